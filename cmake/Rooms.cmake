@@ -1,0 +1,33 @@
+# One library per room. A room may include only the rooms it links, so the order of DESIGN's list is enforced by the
+# compiler: the source root is not on anyone's include path; each room exports a folder with a link to itself alone.
+
+find_program(DTENSOR_MOLD mold)
+find_program(DTENSOR_CCACHE ccache)
+if(DTENSOR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${DTENSOR_CCACHE})
+endif()
+
+add_library(dtensor_warnings INTERFACE)
+target_compile_options(dtensor_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+if(DTENSOR_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+function(dtensor_room name)
+  cmake_parse_arguments(ROOM "" "" "LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
+  set(public ${PROJECT_BINARY_DIR}/include/${name})
+  file(MAKE_DIRECTORY ${public})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${public}/${name} SYMBOLIC)
+  if(sources)
+    add_library(dtensor_${name} STATIC ${sources})
+    set(scope PUBLIC)
+    target_link_libraries(dtensor_${name} PRIVATE dtensor_warnings)
+    set_target_properties(dtensor_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  else()
+    add_library(dtensor_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(dtensor_${name} ${scope} ${public})
+  target_link_libraries(dtensor_${name} ${scope} ${ROOM_LINKS})
+endfunction()
