@@ -1,0 +1,291 @@
+#include "parallelize/plan_faults.h"
+
+#include "parallelize/did_you_mean.h"
+#include "parallelize/plan.h"
+#include "parallelize/plan_schema.h"
+#include "placements/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <valijson/adapters/nlohmann_json_adapter.hpp>
+#include <valijson/schema.hpp>
+#include <valijson/schema_parser.hpp>
+#include <valijson/validation_results.hpp>
+#include <valijson/validator.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <utility>
+
+namespace dtensor::detail {
+namespace {
+
+using nlohmann::json;
+using Path = std::vector<std::string>;  // the components of a JSON pointer
+using Adapter = valijson::adapters::NlohmannJsonAdapter;
+
+const json& schema_document() {
+  static const json document = json::parse(plan_schema);
+  return document;
+}
+
+const valijson::Schema& schema() {
+  static const valijson::Schema* compiled = [] {
+    auto* fresh = new valijson::Schema;
+    valijson::SchemaParser(valijson::SchemaParser::kDraft7)
+        .populateSchema(Adapter(schema_document()), *fresh);
+    return fresh;
+  }();
+  return *compiled;
+}
+
+json::json_pointer pointer(const Path& path) {
+  json::json_pointer result;
+  for (const std::string& component : path) result.push_back(component);
+  return result;
+}
+
+// The value at a place; null where there is none.
+json value_at(const json& document, const Path& path) {
+  const json::json_pointer place = pointer(path);
+  return document.contains(place) ? document.at(place) : json();
+}
+
+// The part of the schema that governs a place.
+json schema_at(const Path& path) {
+  json part = schema_document();
+  const auto resolve = [&part] {
+    if (part.contains("$ref")) {
+      part = schema_document().at(json::json_pointer(part.at("$ref").get<std::string>().substr(1)));
+    }
+  };
+  for (const std::string& component : path) {
+    part = part.contains("items")
+               ? json(part.at("items"))
+               : part.value(json::json_pointer("/properties/" + component), json::object());
+    resolve();
+  }
+  return part;
+}
+
+std::vector<std::string> strings(const json& list) {
+  std::vector<std::string> result;
+  for (const json& entry : list) {
+    if (entry.is_string()) result.push_back(entry.get<std::string>());
+  }
+  return result;
+}
+
+std::vector<std::string> keys(const json& object) {
+  std::vector<std::string> result;
+  for (const auto& item : object.items()) result.push_back(item.key());
+  return result;
+}
+
+bool contains(const std::vector<std::string>& list, const std::string& word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+std::string quoted(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "\"" : ", \"") + word + "\"";
+  return text;
+}
+
+std::string shown(const json& value) {
+  constexpr std::size_t longest = 60;
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() <= longest ? text : text.substr(0, longest) + "...";
+}
+
+// What a part of the schema accepts, in words.
+std::string accepted(const json& part) {
+  if (part.contains("x-accepts")) return part.at("x-accepts").get<std::string>();
+  if (part.contains("const")) return part.at("const").dump();
+  if (part.contains("enum")) return quoted(strings(part.at("enum")));
+  const std::string type = part.value("type", "something else");
+  return (type == "object" || type == "array" || type == "integer" ? "an " : "a ") + type;
+}
+
+std::string not_in_this_version(const std::string& word) { return "\"" + word + "\" is not in this version"; }
+
+// Keys of an object that its part of the schema does not know.
+void unknown_keys(const json& object, const json& part, const std::string& place,
+                  std::vector<std::string>& faults) {
+  const std::vector<std::string> known = keys(part.value("properties", json::object()));
+  const std::vector<std::string> reserved = strings(part.value("x-reserved", json::array()));
+  for (const std::string& key : keys(object)) {
+    if (contains(known, key)) continue;
+    if (contains(reserved, key)) {
+      faults.push_back(place + ": the key " + not_in_this_version(key));
+    } else {
+      std::vector<std::string> shown_keys = known;
+      std::erase(shown_keys, "$schema");
+      faults.push_back(place + ": unknown key \"" + key + "\"" + did_you_mean(key, known) + " (accepts " +
+                       quoted(shown_keys) + ")");
+    }
+  }
+}
+
+std::string wrong_value(const json& value, const json& part, const std::string& place) {
+  const std::string word = value.is_string() ? value.get<std::string>() : "";
+  if (contains(strings(part.value("x-reserved", json::array())), word)) {
+    return place + ": " + not_in_this_version(word) + " (accepts " + accepted(part) + ")";
+  }
+  return place + ": accepts " + accepted(part) + ", not " + shown(value) +
+         did_you_mean(word, strings(part.value("enum", json::array())));
+}
+
+// Orders places as a reader would: rule 2 before rule 10, and what lies below a place right after it.
+struct ReadingOrder {
+  bool operator()(const Path& a, const Path& b) const {
+    const auto index = [](const std::string& text) {
+      return text.find_first_not_of("0123456789") == std::string::npos ? text.size() : 0;
+    };
+    return std::lexicographical_compare(
+        a.begin(), a.end(), b.begin(), b.end(),
+        [&](const auto& x, const auto& y) { return std::pair(index(x), x) < std::pair(index(y), y); });
+  }
+};
+using Findings = std::map<Path, std::vector<std::string>, ReadingOrder>;  // valijson's descriptions per place
+
+Findings findings(const json& document) {
+  valijson::Validator validator;
+  valijson::ValidationResults results;
+  validator.validate(schema(), Adapter(document), &results);
+  Findings found;
+  for (const auto& error : results) {
+    Path path;
+    for (std::size_t i = 1; i < error.context.size(); ++i) {  // "<root>", "[mesh]", "[0]"
+      path.push_back(error.context[i].substr(1, error.context[i].size() - 2));
+    }
+    found[path].push_back(error.description);
+  }
+  return found;
+}
+
+// valijson says where; the schema itself says what is accepted there.
+void schema_faults(const json& document, std::vector<std::string>& faults) {
+  const Findings found = findings(document);
+  for (auto at = found.begin(); at != found.end(); ++at) {
+    const auto& [path, descriptions] = *at;
+    const auto next = std::next(at);
+    const bool has_deeper = next != found.end() && next->first.size() > path.size() &&
+                            std::equal(path.begin(), path.end(), next->first.begin());
+    const json value = value_at(document, path);
+    const json part = schema_at(path);
+    const std::string place = plan_place(document, path);
+    bool keys_are_wrong = false;
+    bool value_is_wrong = false;
+    for (const std::string& description : descriptions) {
+      if (description.starts_with("Missing required property '")) {
+        const std::size_t begin = description.find('\'') + 1;
+        Path missing = path;
+        missing.push_back(description.substr(begin, description.rfind('\'') - begin));
+        faults.push_back(place + ": the key \"" + missing.back() + "\" is missing (accepts " +
+                         accepted(schema_at(missing)) + ")");
+      } else if (description.starts_with("Object contains a property")) {
+        keys_are_wrong = true;
+      } else if (!has_deeper || !description.starts_with("Failed to validate")) {  // those only point below
+        value_is_wrong = true;
+      }
+    }
+    if (keys_are_wrong) unknown_keys(value, part, place, faults);
+    if (value_is_wrong) faults.push_back(wrong_value(value, part, place));
+  }
+}
+
+// What a schema cannot say. Looks at well-formed parts only: the schema has spoken on the others.
+void mesh_faults(const json& document, std::vector<std::string>& faults) {
+  const json mesh = value_at(document, {"mesh"});
+  if (!mesh.is_object()) return;
+  const json names = mesh.value("names", json());
+  const json shape = mesh.value("shape", json());
+  if (names.is_array() && shape.is_array() && names.size() != shape.size()) {
+    faults.push_back("at /mesh: names has " + std::to_string(names.size()) + " entries, shape has " +
+                     std::to_string(shape.size()) + "; each mesh dimension needs a name and a size");
+  }
+  if (shape.is_array() && std::count(shape.begin(), shape.end(), json(-1)) > 1) {
+    faults.push_back("at /mesh/shape: only one size may be -1, not those of " + shown(shape));
+  }
+}
+
+void dim_faults(const json& document, std::vector<std::string>& faults) {
+  const json names = value_at(document, {"mesh", "names"});
+  std::map<std::string, std::string> dims;
+  for (const auto& [section, standard] :
+       {std::pair{"tensor_parallel", "tp"}, std::pair{"data_parallel", "dp"}}) {
+    const json part = value_at(document, {section});
+    if (!part.is_object()) continue;
+    const json dim = part.value("dim", json(standard));
+    if (!dim.is_string()) continue;
+    dims[section] = dim.get<std::string>();
+    if (names.is_array() && !contains(strings(names), dims[section])) {
+      faults.push_back(std::string("at /") + section + "/dim: the mesh has no dimension \"" + dims[section] +
+                       "\"" + did_you_mean(dims[section], strings(names)) +
+                       " (it has: " + quoted(strings(names)) + ")");
+    }
+  }
+  if (dims.size() == 2 && dims["tensor_parallel"] == dims["data_parallel"]) {
+    faults.push_back("at /data_parallel/dim: \"" + dims["data_parallel"] +
+                     "\" is the tensor-parallel dimension too; each needs its own");
+  }
+}
+
+void rule_faults(const json& document, std::vector<std::string>& faults) {
+  const json rules = value_at(document, {"tensor_parallel", "rules"});
+  if (!rules.is_array()) return;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const json& rule = rules[i];
+    if (!rule.is_object()) continue;
+    const auto place = [&](const char* key) {
+      return plan_place(document, {"tensor_parallel", "rules", std::to_string(i), key});
+    };
+    const json match = rule.value("match", json());
+    if (match.is_string()) {
+      const std::string pattern = match.get<std::string>();
+      if (pattern.find("**") != std::string::npos) {
+        faults.push_back(place("match") +
+                         ": \"**\" is not known; `*` is one path component, write one per level");
+      }
+      try {
+        matches(pattern, "");
+      } catch (const PlanError& error) {
+        for (const std::string& fault : error.faults()) faults.push_back(place("match") + ": " + fault);
+      }
+    }
+    const json style = rule.value("style", json());
+    if (style == "sequence_parallel" && rule.contains("input")) {
+      faults.push_back(place("input") +
+                       ": a sequence_parallel input is sharded on sequence_dim; remove this key");
+    }
+    if ((style == "colwise" || style == "rowwise") && rule.contains("sequence_dim")) {
+      faults.push_back(place("sequence_dim") + ": only sequence_parallel has this key; for " +
+                       style.get<std::string>() + " state \"input\" or \"output\", such as [\"Shard(1)\"]");
+    }
+  }
+}
+
+}  // namespace
+
+std::string plan_place(const json& document, const Path& path) {
+  if (path.empty()) return "at the top";
+  const std::string text = "at " + pointer(path).to_string();
+  if (path.size() < 3 || path[0] != "tensor_parallel" || path[1] != "rules") return text;
+  const json match = value_at(document, {path[0], path[1], path[2], "match"});
+  return "rule " + std::to_string(std::stoul(path[2]) + 1) +
+         (match.is_string() ? " (" + shown(match) + ") " : " ") + text;
+}
+
+std::vector<std::string> plan_faults(const json& document) {
+  std::vector<std::string> faults;
+  schema_faults(document, faults);
+  mesh_faults(document, faults);
+  dim_faults(document, faults);
+  rule_faults(document, faults);
+  return faults;
+}
+
+}  // namespace dtensor::detail

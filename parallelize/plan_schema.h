@@ -1,0 +1,129 @@
+// The JSON Schema of plan format version 1, what from_json checks a plan against. docs/plan.schema.json is this text,
+// for editors and other tools; a test keeps the two equal. Two keywords of our own serve the fault texts: "x-accepts"
+// says what a value may be, "x-reserved" lists keys or values that a later version will accept.
+#pragma once
+
+namespace dtensor::detail {
+
+inline constexpr char plan_schema[] = R"SCHEMA({
+  "$schema": "http://json-schema.org/draft-07/schema#",
+  "title": "dtensor parallel plan, format version 1",
+  "type": "object",
+  "required": ["version"],
+  "additionalProperties": false,
+  "x-reserved": ["precision", "pipeline", "context", "expert", "activation_checkpoint", "checkpoint"],
+  "properties": {
+    "$schema": {"type": "string", "description": "For editors; not read."},
+    "version": {"const": 1},
+    "mesh": {
+      "description": "Optional: a program may also pass a mesh, which must then agree by name and size.",
+      "type": "object",
+      "required": ["names", "shape"],
+      "additionalProperties": false,
+      "properties": {
+        "names": {
+          "type": "array", "minItems": 1, "uniqueItems": true,
+          "items": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "x-accepts": "a name of letters, digits and _"},
+          "x-accepts": "one or more distinct names, such as [\"dp\", \"tp\"]"
+        },
+        "shape": {
+          "type": "array", "minItems": 1,
+          "items": {
+            "type": "integer", "minimum": -1, "maximum": 2147483647, "not": {"const": 0},
+            "x-accepts": "a number of ranks, 1 or more, or -1 for what is left of the world"
+          },
+          "x-accepts": "one size per name, such as [2, -1]"
+        }
+      }
+    },
+    "tensor_parallel": {
+      "type": "object",
+      "required": ["rules"],
+      "additionalProperties": false,
+      "properties": {
+        "dim": {"type": "string", "default": "tp", "x-accepts": "the name of a mesh dimension"},
+        "rules": {
+          "type": "array", "items": {"$ref": "#/definitions/rule"},
+          "x-accepts": "a list of rules, such as [{\"match\": \"blocks.*.mlp.w1\", \"style\": \"colwise\"}]"
+        }
+      }
+    },
+    "data_parallel": {
+      "type": "object",
+      "additionalProperties": false,
+      "properties": {
+        "dim": {"type": "string", "default": "dp", "x-accepts": "the name of a mesh dimension"},
+        "mode": {"enum": ["replicate"], "default": "replicate", "x-reserved": ["fully_shard"]},
+        "batch_dim": {
+          "type": "integer", "minimum": 0, "maximum": 63, "default": 0,
+          "x-accepts": "the batch dimension of the inputs, 0 or more"
+        },
+        "bucket_mb": {
+          "description": "Gradients are reduced together up to this many megabytes.",
+          "type": "number", "exclusiveMinimum": 0, "default": 25,
+          "x-accepts": "a positive number of megabytes"
+        },
+        "reduce_dtype": {
+          "description": "The dtype in which gradients are reduced; empty: their own.",
+          "enum": ["", "float32", "float64", "bfloat16", "float16"], "default": ""
+        }
+      }
+    },
+    "policy": {
+      "type": "object",
+      "additionalProperties": false,
+      "properties": {
+        "fallback": {
+          "description": "An operator without a rule, run on replicated inputs.",
+          "enum": ["allow", "warn", "error"], "default": "warn"
+        },
+        "implicit_moves": {
+          "description": "An operator that must move an input.",
+          "enum": ["allow", "error"], "default": "allow"
+        },
+        "plain_tensors": {
+          "description": "A plain tensor that meets a DTensor.",
+          "enum": ["error", "replicate_checked"], "default": "error"
+        }
+      }
+    }
+  },
+  "definitions": {
+    "rule": {
+      "type": "object",
+      "required": ["match", "style"],
+      "additionalProperties": false,
+      "x-reserved": ["regather"],
+      "properties": {
+        "match": {
+          "description": "Module path: * is one path component, {a,b} are alternatives.",
+          "type": "string", "minLength": 1,
+          "x-accepts": "a module path pattern, such as \"blocks.*.attn.{wq,wk,wv}\""
+        },
+        "style": {
+          "enum": ["colwise", "rowwise", "sequence_parallel"],
+          "x-reserved": ["prepare_module_input", "prepare_module_output", "prepare_module_input_output"]
+        },
+        "input": {"$ref": "#/definitions/layout"},
+        "output": {"$ref": "#/definitions/layout"},
+        "sequence_dim": {
+          "type": "integer", "minimum": -64, "maximum": 63, "default": 1,
+          "x-accepts": "the sequence dimension of the activations"
+        }
+      }
+    },
+    "layout": {
+      "description": "Placements on the tensor-parallel mesh dimension: one entry, with PyTorch's names.",
+      "type": "array", "minItems": 1, "maxItems": 1,
+      "items": {
+        "type": "string",
+        "pattern": "^(Replicate|Shard\\(-?[0-9]{1,2}\\)|Partial(\\((sum|avg|product|max|min)\\))?|Interleaved\\(-?[0-9]{1,2}, \\[[0-9]{1,18}(, [0-9]{1,18})*\\]\\))$",
+        "x-accepts": "\"Replicate\", \"Shard(DIM)\", \"Partial(sum)\" or \"Interleaved(DIM, [SIZE, SIZE])\""
+      },
+      "x-accepts": "a list of one placement, such as [\"Shard(1)\"] or [\"Replicate\"]"
+    }
+  }
+}
+)SCHEMA";
+
+}  // namespace dtensor::detail
