@@ -1,0 +1,108 @@
+#include "distributed.h"
+
+#include <dtensor/all.h>
+#include <parallelize/all.h>
+
+#include <cstdio>
+#include <utility>
+
+namespace train_gpt {
+namespace {
+
+class PlanSetting final : public Setting {
+ public:
+  PlanSetting(const std::string& plan_file, dtensor::World& world,
+              std::function<void(const std::string&)> announce)
+      : world_(world),
+        plan_(dtensor::ParallelPlan::from_file(plan_file)),
+        mesh_(dtensor::make_mesh(plan_, world)),
+        counter_(world),
+        announce_(std::move(announce)) {}
+
+  bool is_first_rank() const override { return world_.rank() == 0; }
+
+  void prepare(torch::nn::Module& model) override {
+    const dtensor::ApplyReport report = dtensor::parallelize_module(model, mesh_, plan_);
+    if (announce_ && is_first_rank()) announce_(report.to_string());
+    counter_.reset();
+  }
+
+  at::Tensor distribute_batch(const at::Tensor& global) override {
+    dtensor::Placements placements(mesh_.names().size(), dtensor::Replicate());
+    if (plan_.data_parallel) {
+      placements[mesh_.layout().dim(plan_.data_parallel->dim)] =
+          dtensor::Shard(plan_.data_parallel->batch_dim);
+    }
+    return distribute(global, placements);
+  }
+
+  at::Tensor replicate(const at::Tensor& whole) override {
+    return distribute(whole, dtensor::Placements(mesh_.names().size(), dtensor::Replicate()));
+  }
+
+  at::Tensor whole(const at::Tensor& tensor) override {
+    return dtensor::is_dtensor(tensor) ? dtensor::as_dtensor(tensor).full_tensor() : tensor;
+  }
+
+  std::shared_ptr<void> postpone_gradients(torch::nn::Module& model) override {
+    return std::make_shared<dtensor::NoGradientSync>(model);
+  }
+
+  void clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm) override {
+    dtensor::clip_grad_norm_(parameters, max_norm);
+  }
+
+  BytesByDim take_bytes() override {
+    BytesByDim bytes;
+    for (const std::string& name : mesh_.names()) bytes[name] = 0;
+    for (const auto& [key, tally] : counter_.tallies()) bytes[key.group] += tally.bytes;
+    counter_.reset();
+    return bytes;
+  }
+
+ private:
+  // Every rank holds the same tensor, so nobody needs to send: each keeps its part.
+  at::Tensor distribute(const at::Tensor& whole, dtensor::Placements placements) const {
+    return dtensor::distribute_tensor(whole, mesh_, std::move(placements), {.source = std::nullopt});
+  }
+
+  dtensor::World& world_;
+  dtensor::ParallelPlan plan_;
+  dtensor::DeviceMesh mesh_;
+  dtensor::CollectiveCounter counter_;
+  std::function<void(const std::string&)> announce_;
+};
+
+// One write, so that the texts of several ranks do not mix.
+void tell(int rank, const std::string& text) {
+  const std::string line = "rank " + std::to_string(rank) + ": " + text + "\n";
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace
+
+std::unique_ptr<Setting> plan_setting(const std::string& plan_file, dtensor::World& world,
+                                      std::function<void(const std::string&)> announce) {
+  return std::make_unique<PlanSetting>(plan_file, world, std::move(announce));
+}
+
+int run_rank(const std::string& plan_file, const std::function<void(Setting&)>& job,
+             std::function<void(const std::string&)> announce) {
+  dtensor::World& world = dtensor::init();
+  const auto fail = [&](const std::string& text) {
+    tell(world.rank(), text);
+    world.abort(text);
+    return 1;
+  };
+  try {
+    job(*plan_setting(plan_file, world, std::move(announce)));
+  } catch (const c10::Error& error) {
+    return fail(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+  dtensor::shutdown();
+  return 0;
+}
+
+}  // namespace train_gpt
