@@ -4,6 +4,7 @@
 if(NOT DTENSOR_DEPS)
   find_package(Catch2 3 REQUIRED)
 elseif(EXISTS ${DTENSOR_DEPS}/catch2/CMakeLists.txt)
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # its options may be set from here
   set(CATCH_INSTALL_DOCS OFF)
   set(CATCH_INSTALL_EXTRAS OFF)
   add_subdirectory(${DTENSOR_DEPS}/catch2 ${PROJECT_BINARY_DIR}/catch2 EXCLUDE_FROM_ALL SYSTEM)

@@ -33,7 +33,7 @@ endif()
 # A wheel has CUDA's headers and libraries beside it (nvidia/...), of the version it was built for: preferred over a
 # toolkit on the machine, whose version may differ.
 get_filename_component(DTENSOR_NVIDIA_DIR "${DTENSOR_TORCH_DIR}/../nvidia" ABSOLUTE)
-set(DTENSOR_TORCH_CUDA OFF)
+set(DTENSOR_TORCH_CUDA OFF)  # whether LibTorch has CUDA
 if(EXISTS "${DTENSOR_TORCH_DIR}/lib/libtorch_cuda.so")
   set(DTENSOR_TORCH_CUDA ON)
 endif()
@@ -41,6 +41,7 @@ find_path(DTENSOR_CUDA_INCLUDE cuda_runtime_api.h NO_CACHE
   PATHS "${DTENSOR_NVIDIA_DIR}/cu13/include" "${DTENSOR_NVIDIA_DIR}/cuda_runtime/include" "$ENV{CUDA_HOME}/include"
         /usr/local/cuda/include
   NO_DEFAULT_PATH)
+string(REGEX REPLACE "/$" "" DTENSOR_CUDA_INCLUDE "${DTENSOR_CUDA_INCLUDE}")
 if(NOT DTENSOR_TORCH_CUDA)
   set(dtensor_cuda "CPU only")
 elseif(NOT DTENSOR_CUDA_INCLUDE)
