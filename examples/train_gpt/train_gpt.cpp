@@ -1,4 +1,4 @@
-// Trains a GPT in one process (--plain) or, under a launcher, on ranks (--plan FILE). See docs/train-gpt.md.
+// Trains a GPT in one process (--plain) or, under a launcher, on ranks (--plan FILE). See README.md.
 #include "distributed.h"
 #include "log.h"
 #include "options.h"
