@@ -15,8 +15,7 @@
 namespace dtensor {
 namespace {
 
-// A question to the table, with the cut order as it was asked: finding a known layout neither copies nor
-// sorts.
+// A question to the table, with the cut order as it was asked: to find a known layout, nothing is copied or sorted.
 struct View {
   const MeshLayout* mesh;
   const Placements* placements;

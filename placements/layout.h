@@ -17,10 +17,11 @@ class Layout {
  public:
   // `cut_order`: the mesh dimensions in the order in which they cut, outermost first (a permutation of
   // 0..ndim-1); empty = left to right. Only the relative order of mesh dimensions that cut the same tensor
-  // dimension means anything; layouts that differ elsewhere are the same object. Dimensions must already be
-  // normalised (not negative). Errors: PlacementError when the count of placements is not the mesh's ndim, a
-  // dimension is negative, the order is no permutation, or two mesh dimensions cut one tensor dimension and
-  // one of the cuts is Interleaved and not outermost.
+  // dimension means anything; layouts that differ elsewhere are the same object.
+  // Dimensions must already be normalised (not negative).
+  // Errors: PlacementError when the count of placements is not the mesh's ndim, a dimension is negative, the
+  // order is no permutation, or two mesh dimensions cut one tensor dimension and one of the cuts is Interleaved
+  // and not outermost.
   static const Layout* of(const MeshLayout* mesh, const Placements& placements,
                           const std::vector<int>& cut_order = {});
 
@@ -47,8 +48,8 @@ class Layout {
   // The layout on the same mesh with every placement Replicate.
   const Layout* replicated() const;
 
-  std::string to_string()
-      const;  // "[Shard(0), Replicate] on (dp=2, tp=2) on cpu"; names the order where not default
+  // "[Shard(0), Replicate] on (dp=2, tp=2) on cpu"; also names the cut order where it is not left to right.
+  std::string to_string() const;
 
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;

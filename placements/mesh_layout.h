@@ -47,8 +47,8 @@ class MeshLayout {
   const MeshLayout* slice(const std::vector<std::string>& names,
                           std::span<const std::int64_t> coordinate) const;
   // This mesh with the named dimensions (adjacent, in mesh order) merged into one, row-major, at the place of
-  // the first. Errors: MeshError for unknown names, names that are not adjacent in order, or a new name
-  // already in use.
+  // the first.
+  // Errors: MeshError for unknown names, names that are not adjacent in order, or a new name already in use.
   const MeshLayout* flatten(const std::vector<std::string>& names, const std::string& new_name) const;
 
   // "(dp=2, tp=4) on cpu"; also names the ranks when they are not 0, 1, ..., n-1.

@@ -15,12 +15,13 @@ enum class ReduceOp : std::uint8_t { sum, avg, product, max, min };
 const char* to_string(ReduceOp op);
 
 // How the ranks along one mesh dimension hold a tensor.
-//   Replicate            every rank holds the whole.
-//   Shard(dim)           dimension `dim` is cut in pieces of ceil(n/k); the last pieces may be smaller or
-//   empty. Partial(op)          every rank holds a value of the whole shape; the true value is their
-//   reduction by `op`. Interleaved(dim, p)  dimension `dim` is a pack of parts of sizes p[0], p[1], ...; each
-//   part is cut alone, and a
-//                        rank holds its piece of every part, in order (a packed QKV or gate-up weight).
+//
+// - Replicate: every rank holds the whole.
+// - Shard(dim): dimension `dim` is cut in pieces of ceil(n/k); the last pieces may be smaller or empty.
+// - Partial(op): every rank holds a value of the whole shape; the true value is their reduction by `op`. Pending along
+//   several mesh dimensions, the last one is reduced first (which matters for unlike operators only).
+// - Interleaved(dim, parts): dimension `dim` is a pack of parts of sizes parts[0], parts[1], ...; each part is cut
+//   alone, and a rank holds its piece of every part, in order (a packed QKV or gate-up weight).
 class Placement {
  public:
   enum class Kind : std::uint8_t { replicate, shard, partial, interleaved };
@@ -63,8 +64,7 @@ class Placement {
   Kind kind_ = Kind::replicate;
   ReduceOp op_ = ReduceOp::sum;
   std::int32_t dim_ = -1;
-  const std::vector<std::int64_t>* parts_ =
-      nullptr;  // interned and immortal, so that == may compare the pointer
+  const std::vector<std::int64_t>* parts_ = nullptr;  // interned, so == compares the pointer
 };
 
 using Placements = std::vector<Placement>;

@@ -55,8 +55,7 @@ bool communicates(const RedistributionStep& step) {
 
 // Mesh dimensions of size 1 are taken out of the way: their placement is a label, in whatever order they cut,
 // and must neither cost anything nor keep a real cut from being the innermost. Three parts:
-//   1. each takes its final label, or Replicate where its cut would have to be fitted into the order of
-//   others;
+//   1. each takes its final label, or Replicate where its cut has to be fitted into the order of others;
 //   2. the search moves all other mesh dimensions;
 //   3. the labels still missing are added, in the target's cut order.
 RedistributionPlan plan_redistribution(const Layout* from, const Layout* to, shard_math::Sizes global_sizes,

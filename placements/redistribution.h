@@ -47,10 +47,10 @@ struct RedistributionPlan {
 };
 
 // Every ordered pair of layouts on one mesh has a plan, of at most 3 steps per mesh dimension; from a layout
-// to itself it is empty. Dimensions of the mesh of size 1 never communicate. Where several Partial placements
-// are pending, the true value is found by reducing the last mesh dimension first (this matters only for
-// unlike operators; sum and avg mix freely). Errors: MeshError when the meshes differ; PlacementError when a
-// layout does not fit the sizes.
+// to itself it is empty. Dimensions of the mesh of size 1 never communicate.
+// Where several Partial placements are pending, the true value is found by reducing the last mesh dimension
+// first (this matters only for unlike operators; sum and avg mix freely).
+// Errors: MeshError when the meshes differ; PlacementError when a layout does not fit the sizes.
 RedistributionPlan plan_redistribution(const Layout* from, const Layout* to, shard_math::Sizes global_sizes,
                                        std::int64_t element_size);
 

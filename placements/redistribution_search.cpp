@@ -1,33 +1,33 @@
 // Note [How the planner works, and why it ends]
 //
 // A state is a layout. A step changes one mesh dimension and keeps these invariants:
-//   (1) A cut is removed only while it is the innermost of its tensor dimension, and a new one is added as
-//   the
-//       innermost: no other step is a plain collective along one mesh dimension.
-//   (2) A cut takes its final placement only on top of exactly the final cuts that lie outside it in the
-//   goal. So
-//       final cuts never lie on others that must still move.
-//   (3) Pending reductions happen from the last mesh dimension to the first, unless their operators commute;
-//   a Partial
-//       takes its final placement only when no other Partial would then be locked in.
-//   (4) Each mesh dimension goes through stages in one direction only:
-//         0 its placement at the start, 1 parked as a Shard elsewhere, 2 Replicate, 3 final.
-//       Stages may be skipped. Mesh dimensions that are right from the start (the outer cuts that both
-//       layouts share, Replicate in both, Partial in both) are at stage 3.
-// It ends: by (4) every step raises the sum of the stages, which is at most 3 per mesh dimension. So the
-// graph of states has no cycle, and a plan has at most 3 steps per mesh dimension. It arrives: from every
-// state that keeps (1)-(3) one can reduce from the last mesh dimension to the first and gather from the
-// innermost cut outwards (stage 2), then cut from the outermost inwards and make Partial from the first mesh
+//
+// (1) A cut is removed only while it is the innermost of its tensor dimension, and a new one is added as the innermost:
+//     no other step is a plain collective along one mesh dimension.
+// (2) A cut takes its final placement only on top of exactly the final cuts that lie outside it in the goal. So final
+//     cuts never lie on others that must still move.
+// (3) Pending reductions happen from the last mesh dimension to the first, unless their operators commute; a Partial
+//     takes its final placement only when no other Partial would then be locked in.
+// (4) Each mesh dimension goes through stages in one direction only: 0 as at the start, 1 parked as a Shard elsewhere,
+//     2 Replicate, 3 final. Stages may be skipped. Mesh dimensions that are right from the start (the outer cuts that
+//     both layouts share, Replicate in both, Partial in both unless (3) needs it out of the way) are at stage 3.
+//
+// It ends: by (4) every step raises the sum of the stages, which is at most 3 per mesh dimension. So the graph of
+// states has no cycle, and a plan has at most 3 steps per mesh dimension.
+//
+// It arrives: from every state that keeps (1)-(3) one can reduce from the last mesh dimension to the first and gather
+// from the innermost cut outwards (stage 2), then cut from the outermost inwards and make Partial from the first mesh
 // dimension to the last (stage 3).
 //
-// Among all ways the cheapest is taken (Dijkstra; latency plus bytes), then the one of fewest steps, then the
-// one found first, which is the same on every rank. That alone gives the good habits: reduce_scatter instead
-// of all_reduce and slice, all_to_all instead of gather and slice, free slices before what they make smaller,
-// reductions before or after gathers as bytes ask. Parking (stage 1) is for cuts that lie under others: to
-// re-cut [Shard(0), Shard(0)] in the other order, moving a cut to a free dimension and back is less than
-// gathering everything, when tensors are large. It is tried only where the parking dimension divides evenly
-// and at most 3 mesh dimensions move, which keeps the number of states below a few hundred; typical plans
-// visit fewer than ten.
+// Among all ways the cheapest is taken (Dijkstra; latency plus bytes), then the one of fewest steps, then the one found
+// first, which is the same on every rank. That alone gives the good habits: reduce_scatter instead of all_reduce and
+// slice, all_to_all instead of gather and slice, free slices before what they make smaller, reductions before or after
+// gathers as bytes ask.
+//
+// Parking (stage 1) is for cuts that lie under others: to re-cut [Shard(0), Shard(0)] in the other order, moving a cut
+// to a free dimension and back is less than gathering everything, when tensors are large. It is tried only where the
+// parking dimension divides evenly and at most 3 mesh dimensions move, which keeps the states to a few hundred;
+// typical plans visit fewer than ten.
 
 #include "placements/redistribution_search.h"
 
@@ -104,8 +104,8 @@ class Search {
     RedistributionStep step;
     bool is_settled = false;
   };
-  using Entry = std::tuple<double, int,
-                           std::size_t>;  // cost, steps, node: smallest first, so ties fall alike everywhere
+  // Cost, steps, node: the smallest comes first, so ties fall alike on every rank.
+  using Entry = std::tuple<double, int, std::size_t>;
 
   // Which mesh dimensions are right already (final_stage), and which must move (at_start).
   Stages first_stages() const {
@@ -117,8 +117,8 @@ class Search {
         stages[static_cast<std::size_t>(now[i])] = final_stage;
       }
     }
-    for (int mesh_dim = 0; mesh_dim < start_->mesh_ndim();
-         ++mesh_dim) {  // a blocked one may itself block the next
+    // From left to right: one that stands in the way must move, and then others may stand in its way.
+    for (int mesh_dim = 0; mesh_dim < start_->mesh_ndim(); ++mesh_dim) {
       const auto& now = start_->placement(mesh_dim);
       if (now != goal_->placement(mesh_dim) || now.is_sharded()) continue;
       bool in_the_way = false;

@@ -1,5 +1,4 @@
-// Inside the planner: what one step may be and what it moves, and the search for the cheapest sequence of
-// steps.
+// Inside the planner: what one step may be and what it moves, and the search for the cheapest sequence.
 #pragma once
 
 #include <cstdint>

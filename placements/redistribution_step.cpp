@@ -44,8 +44,7 @@ std::int64_t overlap(const std::vector<Interval>& some, const std::vector<Interv
   return common;
 }
 
-// The most elements that a rank lacks (or, seen from the other side, gives away) when one whole of `sizes` is
-// cut.
+// The most elements that a rank lacks of a whole of one of `sizes` when it is cut.
 std::int64_t whole_minus_piece(const Placement& placement, const std::vector<std::int64_t>& sizes,
                                std::int64_t ranks) {
   std::int64_t most = 0;

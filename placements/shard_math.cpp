@@ -149,8 +149,8 @@ std::vector<Box> local_boxes(const Layout& layout, Sizes global_sizes, Sizes coo
 }
 
 bool is_even(const Layout& layout, std::int64_t tensor_dim, std::int64_t global_size) {
-  // A cut whose pieces differ stays uneven however its pieces are cut further: equal parts would add up
-  // alike.
+  // A cut whose pieces differ stays uneven however its pieces are cut further: equal parts
+  // would add up alike.
   std::int64_t size = global_size;
   for (const int mesh_dim : layout.cut_order()) {
     const auto& placement = layout.placement(mesh_dim);

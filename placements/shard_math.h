@@ -31,7 +31,8 @@ Interval piece(std::int64_t n, std::int64_t pieces, std::int64_t index);
 
 // The runs of [0, n) that one cut by `placement` (Shard or Interleaved) gives to `index` of `pieces` ranks,
 // in the order in which that rank stores them: one run for Shard, one per part (empty ones included) for
-// Interleaved. Errors: PlacementError when Interleaved parts do not add up to n.
+// Interleaved.
+// Errors: PlacementError when Interleaved parts do not add up to n.
 std::vector<Interval> cut(const Placement& placement, std::int64_t n, std::int64_t pieces,
                           std::int64_t index);
 

@@ -142,7 +142,7 @@ TEST_CASE("all pairs on a mesh of three dimensions", "[redistribution]") {
   CHECK(check_all_pairs({2, 3, 2}, {{12}}, [](const Numbers& sizes) {
           return Placements{Replicate(), Shard(0), Partial(), packed(0, sizes[0])};
         }) > 0);
-  CHECK(check_all_pairs({2, 3, 2}, {{0, 5}, {1, 12}, {5, 5}, {12, 12}}, [](const Numbers&) {
+  CHECK(check_all_pairs({2, 3, 2}, grid({0, 1, 5, 12}, {0, 1, 5, 12}), [](const Numbers&) {
           return Placements{Replicate(), Shard(0), Shard(1), Partial()};
         }) > 0);
 }

@@ -332,7 +332,7 @@ class Tensor {
     return std::nullopt;
   }
 
-  // The house's way to count, whatever the algorithm: see "Bytes" in the redistribution's notes.
+  // The house's way to count, whatever the algorithm: see `RedistributionStep::bytes`.
   void count_received(StepKind kind, std::int64_t input, std::int64_t output, std::int64_t kept) {
     std::int64_t received = 0;
     switch (kind) {
@@ -359,8 +359,8 @@ class Tensor {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (data_[rank].size() != all[rank].held.size()) return "a rank ends with a wrong number of elements";
     }
-    for (int mesh_dim = layout.mesh_ndim();
-         mesh_dim-- > 0;) {  // pending reductions, the last mesh dimension first
+    // Pending reductions, the last mesh dimension first.
+    for (int mesh_dim = layout.mesh_ndim(); mesh_dim-- > 0;) {
       const auto& placement = layout.placement(mesh_dim);
       if (!placement.is_partial()) continue;
       data_ = whole;
