@@ -17,7 +17,7 @@ struct TrainOptions {
   std::int64_t batch = 16;      // of all ranks together
   std::int64_t accumulate = 1;  // micro-batches a step
   std::int64_t sequence = 64;
-  double lr = 3e-3;
+  double lr = 1.5e-3;
   double clip = 1.0;  // gradient norm
   std::int64_t seed = 1;
 
