@@ -3,7 +3,10 @@
 #include <dtensor/all.h>
 #include <parallelize/all.h>
 
+#include <c10/util/Exception.h>
+
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 namespace train_gpt {
@@ -73,10 +76,10 @@ class PlanSetting final : public Setting {
   std::function<void(const std::string&)> announce_;
 };
 
-// One write, so that the texts of several ranks do not mix.
-void tell(int rank, const std::string& text) {
-  const std::string line = "rank " + std::to_string(rank) + ": " + text + "\n";
-  std::fputs(line.c_str(), stderr);
+// What went wrong, without LibTorch's native backtrace.
+std::string text_of(const std::exception& error) {
+  const auto* native = dynamic_cast<const c10::Error*>(&error);
+  return native ? native->what_without_backtrace() : error.what();
 }
 
 }  // namespace
@@ -88,21 +91,20 @@ std::unique_ptr<Setting> plan_setting(const std::string& plan_file, dtensor::Wor
 
 int run_rank(const std::string& plan_file, const std::function<void(Setting&)>& job,
              std::function<void(const std::string&)> announce) {
-  dtensor::World& world = dtensor::init();
-  const auto fail = [&](const std::string& text) {
-    tell(world.rank(), text);
-    world.abort(text);
-    return 1;
-  };
+  dtensor::World* world = nullptr;
   try {
-    job(*plan_setting(plan_file, world, std::move(announce)));
-  } catch (const c10::Error& error) {
-    return fail(error.what_without_backtrace());
+    world = &dtensor::init();
+    job(*plan_setting(plan_file, *world, std::move(announce)));
+    dtensor::shutdown();
+    return 0;
   } catch (const std::exception& error) {
-    return fail(error.what());
+    const std::string text = text_of(error);
+    // One write, so that the texts of several ranks do not mix.
+    std::fputs(((world ? "rank " + std::to_string(world->rank()) : "train_gpt") + ": " + text + "\n").c_str(),
+               stderr);
+    if (world) world->abort(text);
+    return 1;
   }
-  dtensor::shutdown();
-  return 0;
 }
 
 }  // namespace train_gpt
