@@ -1,0 +1,290 @@
+#include "dtensor/dispatch.h"
+
+#include "dtensor/call.h"
+#include "dtensor/decision_cache.h"
+#include "dtensor/decision_key.h"
+#include "dtensor/explain.h"
+#include "dtensor/fallback.h"
+#include "dtensor/geometry.h"
+#include "dtensor/leaf_hook.h"
+#include "dtensor/plain_tensors.h"
+#include "dtensor/redistribute.h"
+#include "ops/kernel_context.h"
+#include "placements/error.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace dtensor::detail {
+namespace {
+
+constexpr auto above_backends = c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+
+// A view that had to move data does not alias its base: it may be read only while the base is as it was.
+void check_gathered(const Call& call) {
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    if (!call.operands[i].layout) continue;
+    const Meta& data = meta(call.tensors[i]);
+    if (!data.gathered) continue;
+    if (call.operands[i].written)
+      throw UnsupportedError(fmt::format(
+          "{}: argument {} is a view that had to move data, so writing to it would not reach the tensor it came from. "
+          "Write to the base, or clone() the view first.",
+          call.where(), i));
+    if (data.base_version != static_cast<std::int64_t>(call.tensors[i]._version()))
+      throw UnsupportedError(fmt::format(
+          "{}: argument {} is a view that had to move data, and the tensor it came from was changed in place since. Take "
+          "the view anew.",
+          call.where(), i));
+  }
+}
+
+std::shared_ptr<const Decision> make_decision(Call& call) {
+  const OperatorCall description = call.describe();
+  std::shared_ptr<Decision> decision;
+  std::optional<Rule> rule;
+  if (call.info.rule && call.info.rule->function) rule = call.info.rule->function(description);
+  if (rule) decision = decide(description, *rule, call.info.in_place);
+  if (!decision) {
+    decision = decide_fallback(description);
+    decision->view = call.info.view;
+  }
+  if (!decision->fallback) fill_geometry(call, *decision);
+  if (decision->view) decision->by_sizes = true;
+  return decision;
+}
+
+std::shared_ptr<const Decision> find_decision(Call& call) {
+  auto& cache = DecisionCache::instance();
+  DecisionKey key;
+  pack_key(call, key);
+  auto decision = cache.find(key);
+  if (decision && !decision->by_sizes) return decision;
+  if (!decision) {
+    decision = make_decision(call);
+    // Under the short key a decision by sizes only says that the long key must be asked.
+    cache.insert(key, decision);
+    if (!decision->by_sizes) return decision;
+    pack_sizes(call, key);
+    cache.insert(key, decision);
+    return decision;
+  }
+  pack_sizes(call, key);
+  if (auto sized = cache.find(key)) return sized;
+  decision = make_decision(call);
+  cache.insert(key, decision);
+  return decision;
+}
+
+void check_sizes(Call& call, const Decision& decision) {
+  for (const auto& places : decision.equal_sizes) {
+    const auto size = [&](const SizeSource& place) {
+      return call.operands[static_cast<std::size_t>(place.operand)].sizes[static_cast<std::size_t>(place.dim)];
+    };
+    for (std::size_t i = 1; i < places.size(); ++i)
+      if (size(places[i]) != size(places[0])) throw_shape_error(call);
+  }
+}
+
+void check_moves(const Call& call, const Decision& decision) {
+  if (!decision.moves || call.mesh->world->policy().implicit_moves == ImplicitMoves::allow) return;
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    const Layout *from = call.operands[i].layout, *to = decision.operands[i];
+    if (!from || !to || from == to) continue;
+    throw UnsupportedError(fmt::format(
+        "{} would have to move argument {} from {} to {}, which the policy refuses (implicit_moves: error). Redistribute "
+        "it yourself, or allow it with PolicyGuard.",
+        call.where(), i, to_string(from->placements()), to_string(to->placements())));
+  }
+}
+
+// The local tensors the decision asks for.
+void local_tensors(const Call& call, const Decision& decision, c10::SmallVectorImpl<at::Tensor>& locals) {
+  const CollectiveReason reason("implicit move");
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    const at::Tensor& tensor = call.tensors[i];
+    const Layout* to = decision.operands[i];
+    if (!tensor.defined()) {
+      locals.emplace_back();
+    } else if (!call.operands[i].layout) {
+      // A plain tensor is the same on all ranks: replicated.
+      locals.push_back(to ? move_local(tensor, to->replicated(), to, tensor.sizes(), *call.mesh, true) : tensor);
+    } else {
+      const Meta& data = meta(tensor);
+      locals.push_back(!to || to == data.layout
+                           ? data.local
+                           : move_local(data.local, data.layout, to, tensor.sizes(), *data.mesh, true));
+    }
+  }
+}
+
+void localize_sizes(const Call& call, const Decision& decision) {
+  for (auto [argument, result] : decision.size_arguments) {
+    const auto& sizes = decision.results[static_cast<std::size_t>(result)];
+    call.stack[call.base + static_cast<std::size_t>(argument)] =
+        shard_math::local_sizes(*sizes.layout, sizes.sizes, call.mesh->coordinate);
+  }
+}
+
+void run_local(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals,
+               std::span<const c10::IValue> global_arguments) {
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+  if (decision.kernel) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const KernelContext context{call.info.handle, {call.operands.data(), call.operands.size()}, decision, *call.mesh,
+                                global_arguments};
+    decision.kernel(context, call.stack);
+    return;
+  }
+  c10::DispatchKeySet keys;
+  for (const auto& local : locals)
+    if (local.defined()) keys = keys | local.key_set();
+  keys = (keys - above_backends) - c10::autocast_dispatch_keyset;
+  if (keys.empty() || call.info.rule == nullptr) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    call.info.handle.callBoxed(call.stack);
+  } else {
+    call.info.handle.redispatchBoxed(keys, &call.stack);
+  }
+}
+
+at::Tensor wrap_result(Call& call, const Decision& decision, const ResultDecision& result, at::Tensor local,
+                       c10::ArrayRef<at::Tensor> locals) {
+  if (!decision.view)
+    // Some stock operators return their argument (dropout in evaluation); two wrappers of one local tensor would let
+    // autograd accumulate into both.
+    for (const auto& operand : locals)
+      if (operand.defined() && operand.is_same(local)) local = local.clone();
+  if (!result.layout->is_sharded()) return wrap(local, result.layout, call.mesh, local.sizes(), local.strides());
+  c10::SmallVector<std::int64_t, 8> sizes;
+  if (!result.sizes.empty() || result.size_sources.empty()) {
+    sizes.append(result.sizes.begin(), result.sizes.end());
+  } else {
+    for (std::size_t dim = 0; dim < result.size_sources.size(); ++dim) {
+      const auto source = result.size_sources[dim];
+      sizes.push_back(source.operand < 0 ? local.size(static_cast<std::int64_t>(dim))
+                                         : call.operands[static_cast<std::size_t>(source.operand)]
+                                               .sizes[static_cast<std::size_t>(source.dim)]);
+    }
+  }
+  if (decision.view && !result.strides.empty()) return wrap(std::move(local), result.layout, call.mesh, sizes, result.strides);
+  if (result.memory_order.empty()) {
+    if (!local.is_contiguous()) local = local.contiguous();
+    return wrap(std::move(local), result.layout, call.mesh, sizes);
+  }
+  // The local tensor follows the global memory order.
+  if (memory_order(local.sizes(), local.strides()) != result.memory_order || !local.is_non_overlapping_and_dense()) {
+    std::vector<std::int64_t> order(result.memory_order.begin(), result.memory_order.end()), back(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+    local = local.permute(order).contiguous().permute(back);
+  }
+  return wrap(std::move(local), result.layout, call.mesh, sizes, strides_in_order(sizes, result.memory_order));
+}
+
+void wrap_results(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals) {
+  std::size_t next = 0;
+  const auto wrap_next = [&](const at::Tensor& local) -> at::Tensor {
+    const auto& result = decision.results[decision.fallback ? 0 : next];
+    ++next;
+    if (!local.defined() || !result.defined) return at::Tensor();
+    auto wrapped = wrap_result(call, decision, result, local, locals);
+    Meta& data = meta(wrapped);
+    if (call.operands[0].layout) {
+      const Meta& source = meta(call.tensors[0]);
+      if (call.info.carries_wishes) data.wishes = source.wishes;
+      if (decision.view && (decision.moves || source.gathered)) {
+        data.gathered = true;
+        data.base_version = static_cast<std::int64_t>(call.tensors[0]._version());
+      }
+    }
+    return wrapped;
+  };
+  for (std::size_t i = 0; i < call.info.return_alias.size(); ++i) {
+    c10::IValue& value = call.stack[call.base + i];
+    if (const int alias = call.info.return_alias[i]; alias >= 0) {
+      for (std::size_t j = 0; j < call.operands.size(); ++j)
+        if (call.operands[j].argument == alias) value = call.tensors[j];
+      ++next;
+    } else if (value.isTensor()) {
+      value = wrap_next(value.toTensor());
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> list;
+      for (const auto& local : value.toTensorVector()) list.push_back(wrap_next(local));
+      value = std::move(list);
+    }
+  }
+}
+
+std::string describe(c10::IntArrayRef sizes, const Layout* layout) {
+  return fmt::format("[{}] {}", fmt::join(sizes, ", "), layout ? to_string(layout->placements()) : "plain");
+}
+
+void record(const Call& call, const Decision& decision) {
+  ExplainedOperator entry{call.info.name, {}, {}, decision.fallback, decision.note};
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    const auto& operand = call.operands[i];
+    if (!operand.defined) continue;
+    auto text = describe(operand.sizes, operand.layout);
+    if (operand.layout && decision.operands[i] && decision.operands[i] != operand.layout)
+      text += " -> " + to_string(decision.operands[i]->placements());
+    entry.inputs.push_back(std::move(text));
+  }
+  for (std::size_t i = 0; i < call.info.return_alias.size(); ++i) {
+    const auto& value = call.stack[call.base + i];
+    if (value.isTensor() && is_dtensor(value.toTensor()))
+      entry.outputs.push_back(describe(value.toTensor().sizes(), meta(value.toTensor()).layout));
+  }
+  Explain::current()->add(std::move(entry));
+}
+
+}  // namespace
+
+void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
+  Call call(info, stack);
+  if (!call.mesh) {  // no DTensor among the arguments (a list of undefined tensors, say)
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    info.handle.callBoxed(stack);
+    return;
+  }
+  if (!call.mesh->member)
+    throw MeshError(fmt::format("{}: rank {} is outside the mesh {} and holds no values of its tensors", info.name,
+                                call.mesh->world->rank(), call.mesh->layout->to_string()));
+  if (info.rule && info.rule->decompose) {
+    info.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+    return;
+  }
+  check_gathered(call);
+  admit_plain_operands(call);
+  for (std::size_t i = 0; i < call.operands.size(); ++i)
+    if (call.operands[i].layout) install_leaf_hook(call.tensors[i]);
+  if (info.has_out) return run_out_variant(call);
+
+  const auto decision = find_decision(call);
+  if (info.in_place && decision->view && !decision->fallback) return run_in_place_view(call);
+  if (decision->fallback) {
+    if (info.in_place) return run_in_place_replicated(call);
+    if (!info.whole_values) admit_fallback(call);
+  }
+  check_sizes(call, *decision);
+  check_moves(call, *decision);
+
+  // View replay: autograd rebuilds views with as_strided on global geometry unless it is on, and new threads and
+  // InferenceMode(false) reset it.
+  if (decision->view) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+
+  c10::SmallVector<at::Tensor, 8> locals;
+  local_tensors(call, *decision, locals);
+  c10::SmallVector<c10::IValue, 8> global_arguments;
+  if (decision->kernel) global_arguments.append(call.arguments().begin(), call.arguments().end());
+  call.set_tensors(locals);
+  if (!decision->size_arguments.empty()) localize_sizes(call, *decision);
+  run_local(call, *decision, locals, {global_arguments.data(), global_arguments.size()});
+  wrap_results(call, *decision, locals);
+  if (Explain::current()) [[unlikely]]
+    record(call, *decision);
+}
+
+}  // namespace dtensor::detail

@@ -1,0 +1,175 @@
+#include "dtensor/fallback.h"
+
+#include "dtensor/dispatch.h"
+#include "dtensor/redistribute.h"
+#include "placements/error.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+
+#include <map>
+
+namespace dtensor::detail {
+namespace {
+
+struct FallbackCounts {
+  std::map<std::string, std::int64_t> counts;
+};
+
+// "aten::add_" -> "aten::add": the functional form with the same arguments.
+std::optional<c10::OperatorHandle> functional_form(const OperatorInfo& info) {
+  const auto& schema = info.handle.schema();
+  auto name = schema.name();
+  auto& dispatcher = c10::Dispatcher::singleton();
+  if (info.in_place) {
+    if (name.back() != '_') return std::nullopt;
+    name.pop_back();
+    return dispatcher.findSchema({name, schema.overload_name()});
+  }
+  // out=: "add.out" belongs to "add.Tensor": the overload whose arguments are the same without the written ones.
+  for (const auto& candidate : dispatcher.getAllOpNames()) {
+    if (candidate.name != name || candidate.overload_name == schema.overload_name()) continue;
+    auto handle = dispatcher.findSchema(candidate);
+    if (!handle) continue;
+    const auto& arguments = handle->schema().arguments();
+    std::size_t j = 0;
+    bool same = true;
+    for (std::size_t i = 0; i < schema.arguments().size() && same; ++i) {
+      if (info.written[i]) continue;
+      same = j < arguments.size() && arguments[j].name() == schema.arguments()[i].name() &&
+             arguments[j].type()->str() == schema.arguments()[i].type()->str() && !arguments[j].alias_info();
+      ++j;
+    }
+    // Functional forms may add dtype and the like, all with defaults.
+    for (; j < arguments.size() && same; ++j) same = arguments[j].default_value().has_value();
+    if (same) return handle;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void admit_fallback(const Call& call) {
+  if (call.info.random)
+    throw UnsupportedError(fmt::format(
+        "{} draws random numbers and has no distributed form yet: on replicated inputs every rank would draw its own. "
+        "Draw on a plain tensor that is the same on all ranks and distribute_tensor it.",
+        call.where()));
+  if (call.info.mutates_unmarked)
+    for (const auto& operand : call.operands)
+      if (operand.layout && !operand.layout->is_replicated() && operand.ndim() == 1)
+        throw UnsupportedError(fmt::format(
+            "{} writes its running statistics, which are sharded here: what it writes would be lost. Keep the module's "
+            "buffers replicated.",
+            call.where()));
+  World& world = *call.mesh->world;
+  const auto count = ++world.slot<FallbackCounts>().counts[call.info.name];
+  switch (world.policy().fallback) {
+    case Fallback::allow: return;
+    case Fallback::warn:
+      if (count == 1 && world.rank() == 0)
+        TORCH_WARN("dtensor: ", call.info.name, " has no rule for this call and runs on replicated inputs: ",
+                   call.to_string());
+      return;
+    case Fallback::error:
+      throw UnsupportedError(fmt::format(
+          "{} has no rule for this call and would run on replicated inputs, which the policy refuses (fallback: error). "
+          "Register a rule, replicate the inputs yourself, or allow it with PolicyGuard.",
+          call.where()));
+  }
+}
+
+std::vector<std::pair<std::string, std::int64_t>> fallback_counts(World& world) {
+  const auto& counts = world.slot<FallbackCounts>().counts;
+  return {counts.begin(), counts.end()};
+}
+
+void run_in_place_replicated(Call& call) {
+  const at::Tensor self = call.tensors[0];
+  const Layout* layout = meta(self).layout;
+  if (layout->has_partial())
+    throw UnsupportedError(fmt::format(
+        "{} would write through a pending value (argument 0). Reduce it first: x = x.redistribute(...), or use the "
+        "out-of-place form.",
+        call.where()));
+  admit_fallback(call);
+  const Layout* replicated = layout->replicated();
+  std::vector<at::Tensor> locals(call.tensors.size());
+  for (std::size_t i = 0; i < locals.size(); ++i) {
+    if (!call.tensors[i].defined()) continue;
+    locals[i] = call.tensors[i];
+    if (!call.operands[i].layout) continue;
+    const Meta& data = meta(call.tensors[i]);
+    CollectiveReason reason("implicit move");
+    locals[i] = move_local(data.local, data.layout, replicated, call.tensors[i].sizes(), *data.mesh, !call.operands[i].written);
+  }
+  call.set_tensors(locals);
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+    call.info.handle.callBoxed(call.stack);
+  }
+  TORCH_CHECK(locals[0].sizes() == self.sizes(), call.info.name,
+              " changes the size of a DTensor in place, which is not supported: build a new tensor instead");
+  auto part = move_local(locals[0], replicated, layout, self.sizes(), *meta(self).mesh, true);
+  meta(self).local.copy_(part);
+  call.stack.resize(call.base);
+  for (std::size_t i = 0; i < call.info.return_alias.size(); ++i) call.stack.emplace_back(self);
+}
+
+void run_in_place_view(Call& call) {
+  const at::Tensor self = call.tensors[0];
+  const auto functional = functional_form(call.info);
+  TORCH_INTERNAL_ASSERT(functional, "no functional form of ", call.info.name);
+  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  // Probe: would the view have to move data? Then the wrapper's placements would change under its aliases.
+  dispatch(operator_info(*functional), stack);
+  const at::Tensor result = stack[0].toTensor();
+  Meta &target = meta(self), &source = meta(result);
+  if (source.gathered && !target.gathered)
+    throw UnsupportedError(fmt::format(
+        "{} would have to move the tensor in place, and other tensors may share it. Use the out-of-place form.",
+        call.where()));
+  target.local = source.local;
+  target.layout = source.layout;
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+  call.stack.resize(call.base);
+  call.stack.emplace_back(self);
+}
+
+void run_out_variant(Call& call) {
+  const auto functional = functional_form(call.info);
+  if (!functional)
+    throw UnsupportedError(fmt::format("{} has no functional form that could write into a DTensor: call the form without "
+                                       "out= and copy the result.",
+                                       call.where()));
+  torch::jit::Stack inputs;
+  std::vector<at::Tensor> outs;
+  for (std::size_t i = 0; i < call.info.arguments.size(); ++i) {
+    const auto& value = call.stack[call.base + i];
+    if (!call.info.written[i]) {
+      inputs.push_back(value);
+      continue;
+    }
+    TORCH_CHECK(value.isTensor(), call.info.name, ": a list of out= tensors is not supported for DTensors");
+    outs.push_back(value.toTensor());
+  }
+  for (std::size_t j = inputs.size(); j < functional->schema().arguments().size(); ++j)
+    inputs.push_back(*functional->schema().arguments()[j].default_value());
+  for (const auto& out : outs)
+    if (!is_dtensor(out))
+      throw UnsupportedError(fmt::format("{}: out= is a plain tensor; give a DTensor on the same mesh", call.where()));
+  functional->callBoxed(inputs);
+  call.stack.resize(call.base);
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    const auto result = inputs[i].toTensor();
+    TORCH_CHECK(result.sizes() == outs[i].sizes(), call.info.name, ": out= has sizes ", outs[i].sizes(),
+                ", the result has ", result.sizes(), "; DTensors are not resized");
+    outs[i].copy_(result);
+    call.stack.emplace_back(outs[i]);
+  }
+}
+
+}  // namespace dtensor::detail

@@ -1,0 +1,25 @@
+// Operators without a rule, and the forms of operators that are expressed by other ones.
+#pragma once
+
+#include "dtensor/call.h"
+
+namespace dtensor::detail {
+
+// Counts and reports one run on replicated inputs, by policy. Errors: UnsupportedError under `fallback: error`, and
+// always where replicated inputs would not give a right result (random numbers, writes that the schema hides).
+void admit_fallback(const Call& call);
+
+// An in-place operator whose result cannot be computed on the shards: computes on a whole copy and keeps this rank's part.
+void run_in_place_replicated(Call& call);
+
+// An in-place view (transpose_, squeeze_): the new geometry is set on the wrapper; the local tensor's handle, which other
+// wrappers may share, is replaced and never changed.
+void run_in_place_view(Call& call);
+
+// out= : computes the functional form and writes the result into `out` as it is placed.
+void run_out_variant(Call& call);
+
+// Operators that ran on replicated inputs for want of a rule, and how often, in this World.
+std::vector<std::pair<std::string, std::int64_t>> fallback_counts(World& world);
+
+}  // namespace dtensor::detail

@@ -1,0 +1,80 @@
+#include "dtensor/geometry.h"
+
+#include "placements/error.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+
+namespace dtensor::detail {
+namespace {
+
+// The call on meta tensors: its results, or nothing where the operator has no meta kernel.
+std::optional<torch::jit::Stack> run_on_meta(Call& call) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+  std::vector<at::Tensor> metas(call.tensors.size());
+  for (std::size_t i = 0; i < metas.size(); ++i) {
+    const auto& operand = call.operands[i];
+    if (!operand.defined) continue;
+    metas[i] = at::empty_strided(operand.sizes, operand.strides, call.tensors[i].options().device(at::kMeta));
+    if (call.tensors[i].unsafeGetTensorImpl()->is_wrapped_number())
+      metas[i].unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  Call copy(call.info, stack);
+  copy.set_tensors(metas);
+  for (std::size_t i = 0; i < call.info.arguments.size(); ++i)
+    if (call.info.handle.schema().arguments()[i].name() == "device" && !stack[i].isNone()) stack[i] = at::Device(at::kMeta);
+  try {
+    call.info.handle.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    return std::nullopt;
+  }
+  return stack;
+}
+
+std::vector<at::Tensor> tensors_of(const torch::jit::Stack& stack) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& value : stack) {
+    if (value.isTensor())
+      tensors.push_back(value.toTensor());
+    else if (value.isTensorList())
+      for (const auto& tensor : value.toTensorVector()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+void fill_geometry(Call& call, Decision& decision) {
+  bool sharded = decision.moves || decision.slices_plain;
+  for (const auto& result : decision.results) sharded = sharded || result.layout->is_sharded();
+  if (!sharded || call.info.whole_values) return;
+  const auto stack = run_on_meta(call);
+  if (!stack || call.info.in_place) return;
+  const auto tensors = tensors_of(*stack);
+  TORCH_INTERNAL_ASSERT(tensors.size() == decision.results.size(), call.info.name, ": the rule tells of ",
+                        decision.results.size(), " results, the operator has ", tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto& result = decision.results[i];
+    if (!tensors[i].defined() || !result.layout->is_sharded()) continue;
+    TORCH_INTERNAL_ASSERT(result.layout->max_dim() < tensors[i].dim(), call.info.name, ": result ", i, " has ",
+                          tensors[i].dim(), " dimensions but is placed ", result.layout->to_string());
+    if (decision.view) {
+      result.sizes = tensors[i].sizes().vec();
+      result.strides = tensors[i].strides().vec();
+    } else if (!tensors[i].is_contiguous()) {
+      result.memory_order = memory_order(tensors[i].sizes(), tensors[i].strides());
+    }
+  }
+}
+
+void throw_shape_error(Call& call) {
+  run_on_meta(call);
+  throw PlacementError(fmt::format("{}: the operands' sizes do not fit each other", call.where()));
+}
+
+}  // namespace dtensor::detail

@@ -1,0 +1,44 @@
+// What the dispatch needs to know of an operator, worked out once per operator.
+#pragma once
+
+#include "ops/rule.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+namespace dtensor::detail {
+
+struct OperatorInfo {
+  enum class Argument : std::uint8_t {
+    tensor,                // Tensor or Tensor?
+    tensor_list,           // Tensor[]
+    optional_tensor_list,  // Tensor?[]
+    keyed,                 // integers, booleans and their lists: may alter the sharding
+    number,                // Scalar, float and their lists: enter the cache key only where the rule says so
+    ignored,               // dtype, device, layout, generators
+  };
+
+  explicit OperatorInfo(c10::OperatorHandle handle);
+
+  c10::OperatorHandle handle;
+  std::string name;  // "aten::add.Tensor"
+  std::vector<Argument> arguments;
+  std::vector<bool> written;       // per argument
+  std::vector<int> return_alias;   // per return: the written argument it is, or -1
+  const RuleEntry* rule = nullptr;
+  bool in_place = false;     // writes argument 0 and returns it
+  bool has_out = false;      // writes keyword arguments (out=)
+  bool random = false;       // draws random numbers
+  bool carries_wishes = false;  // results keep the wishes of operand 0
+  bool mutates_unmarked = false;  // writes to arguments without saying so in its schema
+  bool view = false;          // its schema says that results alias argument 0
+  bool whole_values = false;  // returns no tensor: reads values
+};
+
+// The info of an operator; made at first use, immortal.
+const OperatorInfo& operator_info(const c10::OperatorHandle& handle);
+const OperatorInfo& operator_info(const char* name, const char* overload);
+
+}  // namespace dtensor::detail

@@ -1,0 +1,46 @@
+// Composite operators that this library replaces before they decompose, where the whole shape matters. Each serves
+// AutogradPrivateUse2 (training) and PrivateUse2 (inference mode, where the autograd keys are off).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/SymInt.h>
+
+#include <optional>
+
+namespace dtensor::detail::override_ {
+
+// override_matrix.cpp
+at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight);
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+at::Tensor addmm(const at::Tensor& self, const at::Tensor& x, const at::Tensor& weight, const at::Scalar& beta,
+                 const at::Scalar& alpha);
+
+// override_norm.cpp
+at::Tensor layer_norm(const at::Tensor& x, c10::SymIntArrayRef shape, const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias, double eps, bool cudnn_enable);
+at::Tensor rms_norm(const at::Tensor& x, c10::SymIntArrayRef shape, const std::optional<at::Tensor>& weight,
+                    std::optional<double> eps);
+
+// override_embedding.cpp
+at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, c10::SymInt padding_idx, bool scale, bool sparse);
+// For PrivateUse2: honours wishes in inference mode only, else they would apply twice.
+at::Tensor embedding_below(const at::Tensor& weight, const at::Tensor& indices, c10::SymInt padding_idx, bool scale,
+                           bool sparse);
+
+// override_attention.cpp
+at::Tensor dropout(const at::Tensor& x, double p, bool train);
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                        const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
+                                        std::optional<double> scale, bool enable_gqa);
+
+// override_selection.cpp: backward formula of max, topk, sort, ...: the stock one scatters into plain zeros.
+at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::int64_t dim, const at::Tensor& indices,
+                                              c10::SymIntArrayRef sizes, bool keepdim);
+
+// Called by each override for its tensor arguments: arms the leaf hook; refuses a plain tensor that requires grad.
+void prepare(const at::Tensor& tensor, const char* name);
+// The stock composite kernel.
+at::Tensor call_composite(const char* name, std::vector<c10::IValue> arguments);
+
+}  // namespace dtensor::detail::override_

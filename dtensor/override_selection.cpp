@@ -1,0 +1,17 @@
+#include "dtensor/override.h"
+
+#include <ATen/Functions.h>
+
+namespace dtensor::detail::override_ {
+
+at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::int64_t dim, const at::Tensor& indices,
+                                              c10::SymIntArrayRef sizes, bool keepdim) {
+  auto values = gradient, places = indices;
+  if (!keepdim && !sizes.empty()) {
+    values = gradient.unsqueeze(dim);
+    places = indices.unsqueeze(dim);
+  }
+  return values.new_zeros_symint(sizes).scatter(dim, places, values);
+}
+
+}  // namespace dtensor::detail::override_

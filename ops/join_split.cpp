@@ -1,0 +1,158 @@
+// Joining and cutting along a dimension: cat, stack, split, unbind, slice, select.
+#include "ops/kernel_context.h"
+#include "ops/rule_builder.h"
+#include "ops/rule_tables.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace dtensor {
+namespace {
+
+std::vector<int> all_operands(const OperatorCall& call) {
+  std::vector<int> all(call.operands.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// cat(tensors, dim): the joined dimension is whole, the others pass.
+std::optional<Rule> cat(const OperatorCall& call) {
+  if (call.operands.empty()) return std::nullopt;
+  const auto ndim = call.operand(0).ndim();
+  for (const auto& operand : call.operands)
+    if (operand.ndim() != ndim) return std::nullopt;  // a legacy empty tensor [0] among others
+  const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), ndim);
+  if (ndim == 0 || dim < 0 || dim >= ndim) return std::nullopt;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(0);
+  letters[static_cast<std::size_t>(dim)] = no_factor;
+  for (std::size_t i = 0; i < call.operands.size(); ++i) builder.operand(i, letters);
+  return builder.result(letters).linear(all_operands(call)).build();
+}
+
+// stack(tensors, dim): a new dimension, the others pass.
+std::optional<Rule> stack(const OperatorCall& call) {
+  if (call.operands.empty()) return std::nullopt;
+  const auto ndim = call.operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), ndim + 1);
+  if (dim < 0 || dim > ndim) return std::nullopt;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(0);
+  for (std::size_t i = 0; i < call.operands.size(); ++i) builder.operand(i, letters);
+  letters.insert(letters.begin() + dim, no_factor);
+  return builder.result(letters).linear(all_operands(call)).build();
+}
+
+// Letters of operand 0 with `dim` whole (and sized by the operator), repeated for `count` results.
+std::optional<Rule> pieces(const OperatorCall& call, std::int64_t dim, std::int64_t count, bool drop) {
+  dim = OperatorCall::wrap_dim(dim, call.operand(0).ndim());
+  if (dim < 0 || dim >= call.operand(0).ndim()) return std::nullopt;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(0);
+  builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+  if (drop)
+    letters.erase(letters.begin() + dim);
+  else
+    letters[static_cast<std::size_t>(dim)] = no_factor;
+  for (std::int64_t i = 0; i < count; ++i) builder.result(letters);
+  return builder.passes_any_pending().view().by_sizes().list_result().build();
+}
+
+// split.Tensor(self, split_size, dim)
+std::optional<Rule> split(const OperatorCall& call) {
+  const auto ndim = call.operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call.argument(2).toInt(), ndim);
+  const auto size = call.argument(1).toInt();
+  if (dim < 0 || dim >= ndim || size < 0) return std::nullopt;
+  const auto have = call.operand(0).sizes[static_cast<std::size_t>(dim)];
+  if (size == 0 && have != 0) return std::nullopt;
+  return pieces(call, dim, size == 0 ? 1 : std::max<std::int64_t>(1, (have + size - 1) / size), false);
+}
+// split_with_sizes(self, split_sizes, dim)
+std::optional<Rule> split_with_sizes(const OperatorCall& call) {
+  return pieces(call, call.argument(2).toInt(), static_cast<std::int64_t>(call.argument(1).toIntVector().size()), false);
+}
+// unbind.int(self, dim)
+std::optional<Rule> unbind(const OperatorCall& call) {
+  const auto ndim = call.operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  return pieces(call, dim, call.operand(0).sizes[static_cast<std::size_t>(dim)], true);
+}
+
+// A slice of everything, on a cut dimension: the local bound would be the global one.
+void local_slice(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const auto base = stack.size() - context.global_arguments.size();
+  const auto dim = OperatorCall::wrap_dim(stack[base + 1].toInt(), context.operands[0].ndim());
+  if (context.layout(0)->mesh_dims_cutting(dim).empty()) return context.call_stock(stack);
+  const auto local = stack[base].toTensor();
+  stack.resize(base);
+  stack.emplace_back(local.alias());
+}
+
+// slice.Tensor(self, dim, start?, end?, step)
+std::optional<Rule> slice(const OperatorCall& call) {
+  const auto ndim = call.operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  const auto have = call.operand(0).sizes[static_cast<std::size_t>(dim)];
+  const auto start = call.argument(2).isNone() ? 0 : call.argument(2).toInt();
+  const auto end = call.argument(3).isNone() ? std::numeric_limits<std::int64_t>::max() : call.argument(3).toInt();
+  const bool everything = (start == 0 || start <= -have) && end >= have && call.argument(4).toInt() == 1;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(0);
+  if (!everything) {
+    builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+    letters[static_cast<std::size_t>(dim)] = no_factor;
+  }
+  return builder.result(letters).passes_any_pending().kernel(local_slice).view().by_sizes().build();
+}
+
+// select.int(self, dim, index)
+std::optional<Rule> select(const OperatorCall& call) {
+  const auto ndim = call.operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(0);
+  builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+  letters.erase(letters.begin() + dim);
+  return builder.result(letters).passes_any_pending().view().build();
+}
+
+// slice_backward(grad, input_sizes, dim, start, end, step), select_backward(grad, input_sizes, dim, index): the gradient
+// is placed in zeros; the dimension it is placed in is whole, the others pass.
+std::optional<Rule> placed_in_zeros(const OperatorCall& call, bool dropped) {
+  auto sizes = call.argument(1).toIntVector();
+  const auto ndim = static_cast<std::int64_t>(sizes.size());
+  const auto dim = OperatorCall::wrap_dim(call.argument(2).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(0);
+  if (dropped) {
+    letters.insert(letters.begin() + dim, no_factor);
+  } else {
+    builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+    letters[static_cast<std::size_t>(dim)] = no_factor;
+  }
+  return builder.sized_result(letters, std::move(sizes)).size_argument(1).linear({0}).by_sizes().build();
+}
+std::optional<Rule> slice_backward(const OperatorCall& call) { return placed_in_zeros(call, false); }
+std::optional<Rule> select_backward(const OperatorCall& call) { return placed_in_zeros(call, true); }
+
+}  // namespace
+
+void detail::add_join_split_rules() {
+  add_rule("aten::cat", cat);
+  add_rule("aten::stack", stack);
+  add_rule("aten::split.Tensor", split);
+  add_rule("aten::split_with_sizes", split_with_sizes);
+  add_rule("aten::unbind.int", unbind);
+  add_rule("aten::slice.Tensor", slice);
+  add_rule("aten::select.int", select);
+  add_rule("aten::slice_backward", slice_backward);
+  add_rule("aten::select_backward", select_backward);
+}
+
+}  // namespace dtensor

@@ -1,0 +1,36 @@
+// What a sharded kernel may know besides its local tensors.
+#pragma once
+
+#include "comm/device_mesh.h"
+#include "ops/decision.h"
+#include "placements/shard_math.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <span>
+#include <vector>
+
+namespace dtensor {
+
+struct KernelContext {
+  const c10::OperatorHandle& op;
+  std::span<const Operand> operands;             // global sizes; layouts before the moves
+  const Decision& decision;                      // layouts after the moves
+  detail::MeshState& mesh;
+  std::span<const c10::IValue> global_arguments; // as the caller gave them
+
+  const Layout* layout(std::size_t operand) const { return decision.operands[operand]; }
+  std::span<const std::int64_t> coordinate() const { return mesh.coordinate; }
+  // Global indices of one dimension of an operand held by this rank.
+  std::vector<shard_math::Interval> intervals(std::size_t operand, std::int64_t dim) const {
+    return shard_math::local_intervals(*layout(operand), dim, operands[operand].sizes[static_cast<std::size_t>(dim)],
+                                       mesh.coordinate);
+  }
+  // Runs the stock operator on the arguments on the stack, below autograd and autocast.
+  void call_stock(std::vector<c10::IValue>& stack) const;
+  // Reduces `tensor` in place over every mesh dimension that cuts one of `dims` of `operand`.
+  void all_reduce(at::Tensor& tensor, ReduceOp op, std::size_t operand, std::span<const std::int64_t> dims) const;
+};
+
+}  // namespace dtensor

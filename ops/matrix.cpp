@@ -1,0 +1,67 @@
+// Matrix products.
+#include "ops/rule_builder.h"
+#include "ops/rule_tables.h"
+
+namespace dtensor {
+namespace {
+
+std::optional<Rule> product(const OperatorCall& call, const char* einsum) {
+  return RuleBuilder(call).einsum(einsum).linear({0}).linear({1}).build();
+}
+std::optional<Rule> mm(const OperatorCall& call) { return product(call, "mk,kn->mn"); }
+std::optional<Rule> bmm(const OperatorCall& call) { return product(call, "bmk,bkn->bmn"); }
+std::optional<Rule> mv(const OperatorCall& call) { return product(call, "mk,k->m"); }
+std::optional<Rule> dot(const OperatorCall& call) { return product(call, "k,k->"); }
+std::optional<Rule> outer(const OperatorCall& call) { return product(call, "m,n->mn"); }
+
+// x [..., k] times w [k, n] -> [..., n], as one operator: folding the leading dimensions of x into one would turn a
+// sequence shard into a strided shard. Leading dimensions pass.
+std::optional<Rule> matmul(const OperatorCall& call) {
+  if (call.operand(1).ndim() != 2 || call.operand(0).ndim() < 2) return std::nullopt;
+  RuleBuilder builder(call);
+  auto x = builder.letters(0);
+  const int k = x.back(), n = builder.factor();
+  builder.at(k).kind = Factor::Kind::reduce;
+  builder.operand(1, {k, n});
+  x.back() = n;
+  return builder.result(x).linear({0}).linear({1}).build();
+}
+
+// gradient [..., n], input [..., k] -> [n, k]: summed over the leading dimensions.
+std::optional<Rule> weight_gradient(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  auto gradient = builder.letters(0, Factor::Kind::reduce);
+  auto input = gradient;
+  const int n = gradient.back(), k = builder.factor();
+  builder.at(n).kind = Factor::Kind::pass;
+  input.back() = k;
+  return builder.operand(1, input).result({n, k}).linear({0}).linear({1}).build();
+}
+
+// self + a b. The sum over k may not be left pending, because self would then be added once per rank.
+std::optional<Rule> baddbmm(const OperatorCall& call) {
+  if (call.operand(0).ndim() != 3) return std::nullopt;
+  RuleBuilder builder(call);
+  builder.einsum("bmn,bmK,bKn->bmn");
+  const auto& out = builder.rule().operands[0];
+  auto self = out;
+  for (std::size_t dim = 0; dim < self.size(); ++dim)
+    if (call.operand(0).sizes[dim] == 1) self[dim] = no_factor;
+  return builder.operand(0, self).build();
+}
+
+}  // namespace
+
+void detail::add_matrix_rules() {
+  add_rule("aten::mm", mm);
+  add_rule("aten::bmm", bmm);
+  add_rule("aten::mv", mv);
+  add_rule("aten::dot", dot);
+  add_rule("aten::vdot", dot);
+  add_rule("aten::outer", outer);
+  add_rule("aten::matmul", matmul);
+  add_rule("aten::baddbmm", baddbmm);
+  add_rule("dtensor::weight_gradient", weight_gradient);
+}
+
+}  // namespace dtensor

@@ -1,0 +1,36 @@
+// Random numbers by global element index: the same values on any mesh and placement.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) as LibTorch's at::Philox4_32.
+#pragma once
+
+#include "comm/device_mesh.h"
+#include "placements/layout.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace dtensor {
+
+// The random state of one mesh: every random operator takes one step.
+struct PhiloxState {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  friend bool operator==(const PhiloxState&, const PhiloxState&) = default;
+};
+
+namespace detail {
+
+// The state of a mesh, kept in its World. A mesh that has none starts with the World's seed.
+PhiloxState& philox_state(MeshState& mesh);
+// Sets the seed of all meshes of a World, those to come included.
+void seed_world(World& world, std::uint64_t seed);
+// Takes the next step of a mesh's state: what one random operator draws with.
+PhiloxState next_philox(MeshState& mesh);
+
+// Fill the local tensor (any dtype of floating type, dense in row-major order) of a DTensor with global sizes `sizes`.
+// Uniform in [0, 1), standard normal.
+void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state);
+void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state);
+
+}  // namespace detail
+}  // namespace dtensor

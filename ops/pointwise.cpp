@@ -1,0 +1,91 @@
+// Pointwise operators: every result element depends on the operand elements at the same place (after broadcasting).
+#include "ops/rule_builder.h"
+#include "ops/rule_tables.h"
+
+#include <initializer_list>
+
+namespace dtensor {
+namespace {
+
+std::optional<Rule> pointwise(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).build();
+}
+
+// f(a) linear in a, or f(a, b, ...) linear in a with the others whole: neg, backward formulas in their gradient.
+std::optional<Rule> linear_in_first(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).linear({0}).build();
+}
+
+// a + b: linear in both together.
+std::optional<Rule> sum_of_two(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).linear({0, 1}).build();
+}
+
+// a * b: linear in each alone. At most one factor of a product may stay pending.
+std::optional<Rule> product_of_two(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).linear({0}).linear({1}).build();
+}
+
+// a + c * b1 * b2
+std::optional<Rule> addcmul(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).linear({0, 1}).linear({0, 2}).build();
+}
+
+// where(condition, a, b)
+std::optional<Rule> where(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).linear({1, 2}).build();
+}
+
+void add_all(RuleFunction function, std::initializer_list<const char*> names) {
+  for (const char* name : names) detail::add_rule(std::string("aten::") + name, function);
+}
+
+// Forms with a host scalar run as the form with a 0-dimensional tensor, which is a replicated operand like any other;
+// so `pending + 10` and `pending + tensor(10)` cannot disagree.
+void add_decomposed(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    RuleEntry entry;
+    entry.decompose = true;
+    detail::add_rule(std::string("aten::") + name, entry);
+  }
+}
+
+}  // namespace
+
+void detail::add_pointwise_rules() {
+  add_all(pointwise,
+          {"abs", "acos", "acosh", "angle", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "digamma", "erf",
+           "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "lgamma", "log", "log10", "log1p", "log2", "logit",
+           "reciprocal", "relu", "round", "round.decimals", "rsqrt", "sigmoid", "sign", "signbit", "sgn", "sin", "sinc",
+           "sinh", "sqrt", "tan", "tanh", "trunc", "square", "special_log_ndtr", "special_ndtri", "i0", "special_i0e",
+           "special_i1", "special_i1e", "special_entr", "special_erfcx", "polygamma", "nan_to_num"});
+  add_all(pointwise,
+          {"gelu", "silu", "mish", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardsigmoid", "hardswish",
+           "hardshrink", "softshrink", "softplus", "log_sigmoid_forward", "threshold", "clamp", "clamp.Tensor",
+           "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor", "prelu", "_prelu_kernel"});
+  add_all(pointwise, {"isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "heaviside"});
+  add_all(pointwise,
+          {"eq.Scalar", "eq.Tensor", "ne.Scalar", "ne.Tensor", "lt.Scalar", "lt.Tensor", "le.Scalar", "le.Tensor",
+           "gt.Scalar", "gt.Tensor", "ge.Scalar", "ge.Tensor", "logical_and", "logical_or", "logical_xor",
+           "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor", "bitwise_left_shift.Tensor",
+           "bitwise_right_shift.Tensor", "bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar"});
+  add_all(pointwise,
+          {"maximum", "minimum", "fmax", "fmin", "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
+           "atan2", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "div.Tensor_mode", "floor_divide",
+           "hypot", "copysign.Tensor", "logaddexp", "logaddexp2", "xlogy.Tensor", "nextafter", "gcd", "lcm",
+           "masked_fill.Scalar", "masked_fill.Tensor"});
+  add_all(linear_in_first,
+          {"neg", "positive", "div.Tensor", "gelu_backward", "silu_backward", "mish_backward", "sigmoid_backward", "tanh_backward",
+           "threshold_backward", "elu_backward", "leaky_relu_backward", "hardtanh_backward", "hardsigmoid_backward",
+           "hardswish_backward", "hardshrink_backward", "softshrink_backward", "softplus_backward",
+           "log_sigmoid_backward", "native_dropout_backward"});
+  add_all(sum_of_two, {"add.Tensor", "sub.Tensor", "rsub.Tensor", "lerp.Scalar", "lerp.Tensor"});
+  add_all(product_of_two, {"mul.Tensor"});
+  add_all(addcmul, {"addcmul"});
+  add_all(sum_of_two, {"addcdiv"});
+  add_all(where, {"where.self"});
+  add_decomposed({"add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", "rsub.Scalar", "mul.Scalar", "mul_.Scalar",
+                  "div.Scalar", "div_.Scalar", "div.Scalar_mode", "div_.Scalar_mode"});
+}
+
+}  // namespace dtensor

@@ -1,0 +1,55 @@
+// RuleBuilder: most operators in one line. Each method says what it adds, with input -> output in factors.
+#pragma once
+
+#include "ops/rule.h"
+
+#include <string>
+
+namespace dtensor {
+
+// Letters are given as text: "mk,kn->mn". Upper-case letters are whole; a letter missing on the right is reduced by sum.
+//   einsum("mk,kn->mn")       mm
+//   einsum("bmk,bkn->bmn")    bmm
+class RuleBuilder {
+ public:
+  explicit RuleBuilder(const OperatorCall& call) : call_(&call) { rule_.operands.resize(call.operands.size()); }
+
+  // Fixed ranks. Operands beyond those in the text carry no factors. Errors: internal assert when ranks differ.
+  RuleBuilder& einsum(const std::string& text, ReduceOp op = ReduceOp::sum);
+
+  // A new factor.
+  int factor(Factor::Kind kind = Factor::Kind::pass, ReduceOp op = ReduceOp::sum);
+  // A factor for a part of a flattened or split dimension: sharded only where `size` divides.
+  int even_factor(std::int64_t size);
+
+  // Operands broadcast against each other, results have the broadcast shape: add, mul, where, ...
+  //   add: ab, b -> ab
+  RuleBuilder& pointwise(std::size_t operand_count, std::size_t result_count = 1);
+
+  // The dimensions of one operand / of one more result.
+  RuleBuilder& operand(std::size_t index, std::vector<int> dims);
+  RuleBuilder& result(std::vector<int> dims);
+  RuleBuilder& completed_result(std::vector<int> dims);  // Replicate where a reduced factor is sharded: the kernel reduces
+  RuleBuilder& sized_result(std::vector<int> dims, std::vector<std::int64_t> sizes);
+
+  // Operands that may be pending together (by position).
+  RuleBuilder& linear(std::vector<int> operands);
+  RuleBuilder& passes_any_pending();
+  RuleBuilder& kernel(LocalKernel kernel);
+  RuleBuilder& by_sizes();
+  RuleBuilder& view();
+  RuleBuilder& list_result();
+  RuleBuilder& size_argument(int argument, int result = 0);
+
+  // One factor per dimension of an operand (size-1 dimensions included), all of one kind; also set as its dims.
+  std::vector<int> letters(std::size_t operand, Factor::Kind kind = Factor::Kind::pass);
+  Factor& at(int factor) { return rule_.factors[static_cast<std::size_t>(factor)]; }
+  Rule& rule() { return rule_; }
+  std::optional<Rule> build() { return std::move(rule_); }
+
+ private:
+  const OperatorCall* call_;
+  Rule rule_;
+};
+
+}  // namespace dtensor

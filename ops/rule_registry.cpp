@@ -1,0 +1,65 @@
+#include "ops/rule.h"
+#include "ops/rule_tables.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace dtensor {
+namespace {
+
+std::unordered_map<std::string, RuleEntry>& table() {
+  static std::unordered_map<std::string, RuleEntry> rules;
+  return rules;
+}
+
+void fill() {
+  detail::add_pointwise_rules();
+  detail::add_copy_rules();
+  detail::add_matrix_rules();
+  detail::add_view_rules();
+  detail::add_reduction_rules();
+  detail::add_normalization_rules();
+  detail::add_softmax_rules();
+  detail::add_loss_rules();
+  detail::add_embedding_rules();
+  detail::add_attention_rules();
+  detail::add_join_split_rules();
+  detail::add_factory_rules();
+  detail::add_random_rules();
+}
+
+// "aten::add_.Tensor" -> "aten::add.Tensor"; unchanged when the operator is not an in-place variant.
+std::string functional_name(const std::string& name) {
+  const auto dot = name.find('.');
+  const auto end = dot == std::string::npos ? name.size() : dot;
+  if (end == 0 || name[end - 1] != '_' || (end > 1 && name[end - 2] == '_')) return name;
+  return name.substr(0, end - 1) + name.substr(end);
+}
+
+const std::unordered_map<std::string, RuleEntry>& filled() {
+  static const bool once = (fill(), true);
+  (void)once;
+  return table();
+}
+
+}  // namespace
+
+namespace detail {
+void add_rule(const std::string& name, RuleEntry entry) { table()[name] = entry; }
+}  // namespace detail
+
+const RuleEntry* find_rule(const std::string& name) {
+  const auto& rules = filled();
+  auto found = rules.find(name);
+  if (found == rules.end()) found = rules.find(functional_name(name));
+  return found == rules.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> rule_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : filled()) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace dtensor

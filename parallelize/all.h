@@ -1,0 +1,8 @@
+// Everything: tensors, plans, data parallel training.
+#pragma once
+
+#include "dtensor/all.h"
+#include "parallelize/clip_grad_norm.h"
+#include "parallelize/gradient_synchronization.h"
+#include "parallelize/parallelize_module.h"
+#include "parallelize/plan.h"
