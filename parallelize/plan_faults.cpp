@@ -1,3 +1,8 @@
+// GCC 12 warns of std::string's own code (its bug 105329) where valijson calls replace, a system header notwithstanding.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wrestrict"
+#endif
+
 #include "parallelize/plan_faults.h"
 
 #include "parallelize/did_you_mean.h"

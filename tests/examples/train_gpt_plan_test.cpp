@@ -66,7 +66,7 @@ TEST_CASE("a job by a plan equals the job in one process") {
   }
 }
 
-TEST_CASE("a job by a plan with uneven vocabulary, heads and biases equals the job in one process") {
+TEST_CASE("a job by a plan with uneven sizes equals the job in one process") {
   TrainOptions options = small_job();
   options.steps = 5;
   options.vocabulary = 257;
@@ -84,4 +84,13 @@ TEST_CASE("a plan on one rank moves nothing") {
   std::vector<BytesByDim> bytes;
   check_same(train(options, *plain_setting()), train_on_ranks(1, "gpt_tp_sp.json", options, &bytes));
   CHECK(bytes[0] == BytesByDim{{"dp", 0}, {"tp", 0}});
+}
+
+TEST_CASE("a job that differs in one thing is told apart") {
+  TrainOptions options = small_job();
+  options.steps = 3;
+  const TrainResult plain = train(options, *plain_setting());
+  options.clip = 0.99;
+  const auto ranks = train_on_ranks(2, "gpt_tp.json", options);
+  CHECK(largest_difference(plain, ranks[1]) > 1e-6);
 }

@@ -157,7 +157,7 @@ TEST_CASE("the plans in the documentation are valid") {
 }
 
 TEST_CASE("the schema in the documentation is the one in use") {
-  CHECK(read(project() / "docs/plan.schema.json") == detail::plan_schema);
+  CHECK(read(project() / "docs/plan.schema.json") == dtensor::detail::plan_schema);
 }
 
 TEST_CASE("a syntax error says line and column") {
@@ -300,8 +300,8 @@ TEST_CASE("all faults are told at once") {
 
 TEST_CASE("the nearest word ignores case and dashes, and nothing is near a foreign word") {
   const std::vector<std::string> words{"colwise", "rowwise", "sequence_parallel"};
-  CHECK(detail::nearest("Sequence-Parallel", words) == "sequence_parallel");
-  CHECK(detail::nearest("colwise_", words) == "colwise");
-  CHECK(detail::nearest("banana", words).empty());
-  CHECK(detail::nearest("", words).empty());
+  CHECK(dtensor::detail::nearest("Sequence-Parallel", words) == "sequence_parallel");
+  CHECK(dtensor::detail::nearest("colwise_", words) == "colwise");
+  CHECK(dtensor::detail::nearest("banana", words).empty());
+  CHECK(dtensor::detail::nearest("", words).empty());
 }
