@@ -29,6 +29,7 @@ struct GroupIdentity {
 struct Call {
   Collective collective;
   std::int64_t sequence;
+  int peer = -1;  // of a send or receive: the other rank's position in the group
 };
 
 // "all_reduce, sequence 12, on group 'tp' (ranks 0, 1), rank 1": how every error of a collective begins.

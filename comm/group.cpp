@@ -21,8 +21,13 @@ std::string describe_ranks(const std::vector<std::int64_t>& ranks) {
 }
 
 std::string describe(const GroupIdentity& group, const Call& call) {
-  return std::string(to_string(call.collective)) + ", sequence " + std::to_string(call.sequence) +
-         ", on group '" + group.label + "' (" + describe_ranks(group.ranks) + "), rank " +
+  std::string what = to_string(call.collective);
+  if (call.peer >= 0) {
+    what += call.collective == Collective::send ? " to rank " : " from rank ";
+    what += std::to_string(group.ranks[static_cast<std::size_t>(call.peer)]);
+  }
+  return what + ", sequence " + std::to_string(call.sequence) + ", on group '" + group.label + "' (" +
+         describe_ranks(group.ranks) + "), rank " +
          std::to_string(group.ranks[static_cast<std::size_t>(group.rank)]);
 }
 
@@ -75,7 +80,7 @@ ReduceOp without_bool(ReduceOp op, const at::Tensor& tensor) {
 // The issuing of one collective: what every method does first, undone at its end.
 class Group::Issue {
  public:
-  Issue(Group& group, Collective collective, std::int64_t bytes) : group_(group) {
+  Issue(Group& group, Collective collective, std::int64_t bytes, int peer) : group_(group) {
     const auto self = std::this_thread::get_id();
     auto owner = std::thread::id();
     const bool claimed = group.owner_.compare_exchange_strong(owner, self);
@@ -92,7 +97,7 @@ class Group::Issue {
                    "group.duplicate(label) for a background user");
     }
     auto& sequence = is_point_to_point(collective) ? group.point_to_point_sequence_ : group.sequence_;
-    call_ = {collective, sequence++};
+    call_ = {collective, sequence++, peer};
     if (group.size() > 1) group.world_->record(group.label_, collective, bytes);
   }
   ~Issue() { group_.issuing_.store(false); }
@@ -118,7 +123,9 @@ Group::Group(World& world, const detail::GroupIdentity& identity, std::unique_pt
 
 Group::~Group() = default;
 
-Group::Issue Group::issue(Collective collective, std::int64_t bytes) { return {*this, collective, bytes}; }
+Group::Issue Group::issue(Collective collective, std::int64_t bytes, int peer) {
+  return {*this, collective, bytes, peer};
+}
 
 detail::GroupIdentity Group::identity() const { return {ranks_, rank_, label_, device_type_}; }
 
@@ -235,7 +242,7 @@ Work Group::send(const at::Tensor& tensor, int destination, int tag) {
   constexpr auto collective = Collective::send;
   check_peer(collective, destination, "destination");
   check_tensor(collective, tensor, "the tensor");
-  const Issue issued = issue(collective, 0);
+  const Issue issued = issue(collective, 0, destination);
   return Work(backend_->send(issued.call(), tensor, destination, tag));
 }
 
@@ -243,7 +250,7 @@ Work Group::recv(at::Tensor& tensor, int source, int tag) {
   constexpr auto collective = Collective::recv;
   check_peer(collective, source, "source");
   check_tensor(collective, tensor, "the tensor");
-  const Issue issued = issue(collective, bytes_of(tensor));
+  const Issue issued = issue(collective, bytes_of(tensor), source);
   return Work(backend_->recv(issued.call(), tensor, source, tag));
 }
 

@@ -95,7 +95,7 @@ class Group : public c10::intrusive_ptr_target {
   class Issue;
   detail::GroupIdentity identity() const;
   // Number, counters, one-thread check of the next collective, for as long as it is being issued.
-  Issue issue(Collective collective, std::int64_t bytes);
+  Issue issue(Collective collective, std::int64_t bytes, int peer = -1);
   void check_tensor(Collective collective, const at::Tensor& tensor, const char* what) const;
   void check_list(Collective collective, const std::vector<at::Tensor>& tensors, const at::Tensor& like,
                   const char* what) const;

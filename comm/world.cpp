@@ -35,7 +35,7 @@ struct World::Book {
 };
 
 World::World(int rank, int size, int local_rank, std::string source,
-             std::unique_ptr<detail::WorldState> state)
+             std::shared_ptr<detail::WorldState> state)
     : rank_(rank),
       size_(size),
       local_rank_(local_rank),
@@ -44,6 +44,7 @@ World::World(int rank, int size, int local_rank, std::string source,
       book_(std::make_unique<Book>()) {}
 
 World::~World() {
+  state_->leave();
   book_->slots.clear();
   book_.reset();
 }

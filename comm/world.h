@@ -75,7 +75,7 @@ class World {
     return *static_cast<T*>(holder.get());
   }
 
-  World(int rank, int size, int local_rank, std::string source, std::unique_ptr<detail::WorldState> state);
+  World(int rank, int size, int local_rank, std::string source, std::shared_ptr<detail::WorldState> state);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -97,7 +97,7 @@ class World {
   int rank_, size_, local_rank_;
   std::string source_;
   Policy policy_;
-  std::unique_ptr<detail::WorldState> state_;
+  std::shared_ptr<detail::WorldState> state_;
   struct Book;
   std::unique_ptr<Book> book_;  // groups, tallies, slots
 };

@@ -23,6 +23,9 @@ class WorldState {
   virtual void post_abort(const std::string& text) noexcept = 0;
   virtual std::optional<std::string> abort_note() const = 0;
   virtual std::chrono::milliseconds timeout() const = 0;
+  // Tells the peers that this rank ends in order, and gives them a moment to end, too. Called once, before the groups
+  // are destroyed.
+  virtual void leave() noexcept {}
 };
 
 // A world of one rank.

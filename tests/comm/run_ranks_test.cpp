@@ -90,8 +90,8 @@ TEST_CASE("run_ranks: who waits for a rank that has returned throws") {
       if (rank == 0) World::current().group().recv(tensor, 1).wait();
     });
   });
-  CHECK_THAT(receiver,
-             ContainsSubstring("recv, sequence 0") && ContainsSubstring("rank 1 has already ended"));
+  CHECK_THAT(receiver, ContainsSubstring("recv from rank 1, sequence 0") &&
+                           ContainsSubstring("rank 1 has already ended"));
 }
 
 TEST_CASE("run_ranks: what a returned rank has sent or given is not lost") {
