@@ -72,6 +72,13 @@ c10d::ReduceOp gloo_op(ReduceOp op) {
   }
 }
 
+// Gloo's text without its source line, its advice and what follows.
+std::string essence(std::string text) {
+  text = text.substr(0, text.find('\n'));
+  if (text.rfind("[/", 0) == 0) text = text.substr(std::min(text.find("] ") + 2, text.size()));
+  return text.substr(0, text.find(". This is typically"));
+}
+
 // One rank's end of a group; shared with its works.
 struct Connection {
   std::shared_ptr<ProcessWorld> world;
@@ -103,8 +110,7 @@ struct Connection {
       try {
         if (wait_for(slice)) return;
       } catch (const std::exception& error) {
-        const std::string text = error.what();
-        fail(call, "the connection failed (" + text.substr(0, text.find('\n')) + ")");
+        fail(call, "the connection failed (" + essence(error.what()) + ")");
       }
       if (world->reason_to_stop(group, *progress, call)) fail(call, "");
       if (Clock::now() > deadline) fail(call, "timed out after " + std::to_string(limit.count()) + " ms");

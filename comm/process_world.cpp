@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds store_patience{3000};  // for one answer of a store that works
-constexpr milliseconds leave_patience{5000};  // for the others to end, too
+constexpr milliseconds serve_patience{5000};  // of rank 0 for the others to end, too
+constexpr milliseconds leave_patience{2000};  // of the other ranks
 constexpr milliseconds abort_patience{2000};  // for the others to read an abort note
 
 milliseconds beat_interval(int world_size) { return milliseconds(500 + world_size); }
@@ -107,9 +108,13 @@ void ProcessWorld::meet_world() {
   for (int rank = 0; rank < identity.world_size; ++rank) missing.push_back("hello/" + std::to_string(rank));
   const auto deadline = Clock::now() + options_.startup_timeout;
   milliseconds pause{2};
+  const auto check_abort = [&] {
+    const auto note = abort_note();
+    if (note) throw CommError("start-up of rank " + self + ": the run was aborted by " + *note);
+  };
+  check_abort();
   while (!store_->check(missing)) {
-    if (const auto note = abort_note())
-      throw CommError("start-up of rank " + self + ": the run was aborted by " + *note);
+    check_abort();
     if (Clock::now() > deadline) {
       std::vector<std::int64_t> absent;
       for (int rank = 0; rank < identity.world_size; ++rank) {
@@ -185,7 +190,8 @@ void ProcessWorld::leave() noexcept {
     // Who leaves first waits a moment: closing connections early may cut off what peers still read from them. Rank 0
     // serves the store and waits for all to have read the news and to have closed their connections to it.
     const bool aborted = abort_note().has_value();
-    if (serves || !aborted) wait_for("left_count", world_size, aborted ? abort_patience : leave_patience);
+    if (serves) wait_for("left_count", world_size, aborted ? abort_patience : serve_patience);
+    if (!serves && !aborted) wait_for("left_count", world_size, leave_patience);
     if (serves) {
       watch_->stop_beating();
       wait_for("gone_count", ask("left_count").value_or(1) - 1, abort_patience);
@@ -283,12 +289,17 @@ std::string ProcessWorld::find_missing(const GroupIdentity& group, const GroupPr
   for (std::size_t i = 0; i < peers.size(); ++i) {
     const std::string rank = "rank " + std::to_string(peers[i]);
     const Beat& beat = (*after)[i];
-    const auto issued = beat.issued.find(progress.key);
-    if (watch_->left(peers[i])) {
+    const auto last = watch_->left(peers[i]);
+    const Issued& issued = last ? last->issued : beat.issued;
+    const auto found = issued.find(progress.key);
+    const bool called =
+        is_point_to_point(call) ? !last : found != issued.end() && found->second > call.sequence;
+    if (last && called) continue;
+    if (last) {
       silent += (silent.empty() ? "" : ", ") + rank + " (has already ended, in order)";
     } else if (beat.tick == (*before)[i].tick) {
       silent += (silent.empty() ? "" : ", ") + rank + " (does not respond: stopped, dead or cut off)";
-    } else if (!is_point_to_point(call) && (issued == beat.issued.end() || issued->second <= call.sequence)) {
+    } else if (!called) {
       behind += (behind.empty() ? "" : ", ") + rank + " (has not called it)";
     }
   }

@@ -16,7 +16,8 @@ StoreThread::~StoreThread() {
   std::unique_lock lock(shared_->mutex);
   shared_->stop = true;
   shared_->changed.notify_all();
-  const bool ended = shared_->changed.wait_for(lock, std::chrono::seconds(2), [&] { return shared_->ended; });
+  const auto patience = std::chrono::milliseconds(shared_->stuck ? 0 : 2000);
+  const bool ended = shared_->changed.wait_for(lock, patience, [&] { return shared_->ended; });
   lock.unlock();
   if (ended) {
     thread_.join();
@@ -31,28 +32,44 @@ void StoreThread::submit(Task task) {
   shared_->changed.notify_all();
 }
 
+bool StoreThread::is_stuck() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->stuck;
+}
+
+void StoreThread::set_stuck() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->stuck = true;
+}
+
 void StoreThread::loop(const std::shared_ptr<Shared>& shared, std::chrono::milliseconds interval) {
   auto next = std::chrono::steady_clock::now();
+  bool lost = false;
   std::unique_lock lock(shared->mutex);
+  const auto unlocked = [&](const auto& call) {
+    lock.unlock();
+    try {
+      call();
+    } catch (const std::exception& error) {
+      lost = true;
+      shared->on_loss(error.what());
+    }
+    lock.lock();
+    shared->stuck = false;
+  };
   while (!shared->stop || !shared->tasks.empty()) {
     if (!shared->tasks.empty()) {
-      const Task task = std::move(shared->tasks.front());
+      Task task = std::move(shared->tasks.front());
       shared->tasks.pop_front();
-      lock.unlock();
-      task(shared->lost ? nullptr : shared->store.get());
-      lock.lock();
-    } else if (!shared->lost && std::chrono::steady_clock::now() >= next) {
-      lock.unlock();
-      try {
-        shared->periodic(*shared->store);
-      } catch (const std::exception& error) {
-        shared->lost = true;  // read by this thread alone
-        shared->on_loss(error.what());
-      }
-      next = std::chrono::steady_clock::now() + interval;
-      lock.lock();
-    } else if (shared->lost) {
+      unlocked([&] {
+        task(lost ? nullptr : shared->store.get());
+        task = nullptr;
+      });
+    } else if (lost) {
       shared->changed.wait(lock);
+    } else if (std::chrono::steady_clock::now() >= next) {
+      unlocked([&] { shared->periodic(*shared->store); });
+      next = std::chrono::steady_clock::now() + interval;
     } else {
       shared->changed.wait_until(lock, next);
     }

@@ -19,7 +19,8 @@ namespace dtensor::detail {
 
 class StoreThread {
  public:
-  // Calls `periodic` on the thread every `interval`, until it throws (the store is lost; `on_loss` gets the text).
+  // Calls `periodic` on the thread every `interval`, until it or a task throws: the store is then lost, `on_loss` gets
+  // the text, and nothing is asked of it any more.
   StoreThread(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds interval,
               std::function<void(c10d::Store&)> periodic, std::function<void(const std::string&)> on_loss);
   // Ends the thread; leaves it behind when the store does not answer.
@@ -27,21 +28,24 @@ class StoreThread {
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
-  // The result of `task` on the thread, or nothing when it threw or did not return in time. The task may outlive the
-  // call, so it holds what it needs by value.
+  // The result of `task` on the thread, or nothing when it threw or did not return in time; nothing at once while an
+  // earlier call hangs. The task may outlive this call, so it holds what it needs by value.
   template <typename Result>
   std::optional<Result> run(std::function<Result(c10d::Store&)> task, std::chrono::milliseconds patience) {
+    if (is_stuck()) return std::nullopt;
     auto promise = std::make_shared<std::promise<std::optional<Result>>>();
     auto answer = promise->get_future();
     submit([promise, task = std::move(task)](c10d::Store* store) {
       try {
         promise->set_value(store ? std::optional<Result>(task(*store)) : std::nullopt);
-      } catch (const std::exception&) {
+      } catch (...) {
         promise->set_value(std::nullopt);
+        throw;
       }
     });
-    if (answer.wait_for(patience) != std::future_status::ready) return std::nullopt;
-    return answer.get();
+    if (answer.wait_for(patience) == std::future_status::ready) return answer.get();
+    set_stuck();
+    return std::nullopt;
   }
 
  private:
@@ -50,12 +54,15 @@ class StoreThread {
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<Task> tasks;
-    bool stop = false, ended = false, lost = false;
+    bool stop = false, ended = false;
+    bool stuck = false;  // the call under way was given up by who waited for it
     c10::intrusive_ptr<c10d::Store> store;
     std::function<void(c10d::Store&)> periodic;
     std::function<void(const std::string&)> on_loss;
   };
   void submit(Task task);
+  bool is_stuck() const;
+  void set_stuck();
   static void loop(const std::shared_ptr<Shared>& shared, std::chrono::milliseconds interval);
 
   std::shared_ptr<Shared> shared_;
