@@ -24,8 +24,8 @@ struct InitOptions {
   std::chrono::milliseconds startup_timeout = std::chrono::seconds(300);
   std::chrono::milliseconds timeout = std::chrono::seconds(100);
   // Set all or none; none = from the environment (torchrun, Open MPI, PMI, SLURM), or a world of one.
-  std::optional<int> rank, world_size, local_rank;
-  std::string master_address;
+  std::optional<int> rank = {}, world_size = {}, local_rank = {};
+  std::string master_address = {};
   int master_port = 0;
 };
 

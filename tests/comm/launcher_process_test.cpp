@@ -81,9 +81,9 @@ TEST_CASE("dtensor-run: a signal as the end of a rank, and a program that is not
 }
 
 TEST_CASE("dtensor-run: signals are passed on") {
-  const auto outcome =
-      launch("-n 2 --grace 5",
-             "trap \"echo got it; exit 0\" INT; [ $RANK = 0 ] && sleep 0.3 && kill -INT $PPID; sleep 20 & wait; wait");
+  const auto outcome = launch("-n 2 --grace 5",
+                              "trap \"echo got it; exit 0\" INT; [ $RANK = 0 ] && sleep 0.3 && kill -INT "
+                              "$PPID; sleep 20 & wait; wait");
   CHECK(outcome.exit_code == 128 + SIGINT);
   CHECK_THAT(outcome.text, ContainsSubstring("[0] got it") && ContainsSubstring("[1] got it") &&
                                ContainsSubstring("ended by signal 2"));
