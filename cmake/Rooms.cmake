@@ -1,15 +1,15 @@
 # One library per room. A room may include only the rooms it links, so the order of DESIGN's list is enforced by the
 # compiler: the source root is not on anyone's include path; each room exports a folder with a link to itself alone.
 #
-#   dtensor_room(NAME LINKS target... [EXCLUDE file.cpp...] [PCH])
+#   dtensor_room(NAME LINKS target... [EXCLUDE file.cpp...])
 #
-# EXCLUDE leaves out sources of the room (a backend that is absent here has a stub file in its place). PCH compiles
-# the room with the precompiled header: pays where most files include one of LibTorch's big headers.
+# EXCLUDE leaves out sources of the room (a backend that is absent here has a stub file in its place). No room uses the
+# precompiled header: their files include LibTorch's smaller ones and would take longer (docs/building.md).
 
 include(GNUInstallDirs)
 
 function(dtensor_room name)
-  cmake_parse_arguments(ROOM "PCH" "" "LINKS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "LINKS;EXCLUDE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   foreach(file ${ROOM_EXCLUDE})
     list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/${name}/${file})
@@ -21,9 +21,6 @@ function(dtensor_room name)
     add_library(dtensor_${name} STATIC ${sources})
     set(scope PUBLIC)
     target_link_libraries(dtensor_${name} PRIVATE $<BUILD_INTERFACE:dtensor_warnings>)
-    if(ROOM_PCH)
-      dtensor_precompile(dtensor_${name})
-    endif()
   else()
     add_library(dtensor_${name} INTERFACE)
     set(scope INTERFACE)
