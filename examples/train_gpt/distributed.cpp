@@ -1,5 +1,7 @@
 #include "distributed.h"
 
+#include "gpt.h"
+
 #include <dtensor/all.h>
 #include <parallelize/all.h>
 
@@ -25,7 +27,8 @@ class PlanSetting final : public Setting {
   bool is_first_rank() const override { return world_.rank() == 0; }
 
   void prepare(torch::nn::Module& model) override {
-    const dtensor::ApplyReport report = dtensor::parallelize_module(model, mesh_, plan_);
+    const dtensor::ApplyReport report =
+        dtensor::parallelize_module(model, mesh_, plan_, {.heads = heads_of(model)});
     if (announce_ && is_first_rank()) announce_(report.to_string());
     counter_.reset();
   }
@@ -69,6 +72,17 @@ class PlanSetting final : public Setting {
     return dtensor::distribute_tensor(whole, mesh_, std::move(placements), {.source = std::nullopt});
   }
 
+  // A rank must hold whole heads, which a plan cannot see: the model tells how many there are.
+  static std::vector<std::pair<std::string, std::int64_t>> heads_of(const torch::nn::Module& model) {
+    std::vector<std::pair<std::string, std::int64_t>> heads;
+    for (const auto& module : model.named_modules()) {
+      if (const auto* attention = module.value()->as<AttentionImpl>())
+        heads.emplace_back(module.key() + ".{wq,wk,wv}",
+                           attention->wq->options.out_features() / attention->head_dim);
+    }
+    return heads;
+  }
+
   dtensor::World& world_;
   dtensor::ParallelPlan plan_;
   dtensor::DeviceMesh mesh_;
@@ -90,10 +104,12 @@ std::unique_ptr<Setting> plan_setting(const std::string& plan_file, dtensor::Wor
 }
 
 int run_rank(const std::string& plan_file, const std::function<void(Setting&)>& job,
-             std::function<void(const std::string&)> announce) {
+             std::function<void(const std::string&)> announce, std::chrono::seconds timeout) {
   dtensor::World* world = nullptr;
   try {
-    world = &dtensor::init();
+    dtensor::InitOptions options;
+    options.timeout = timeout;
+    world = &dtensor::init(options);
     job(*plan_setting(plan_file, *world, std::move(announce)));
     dtensor::shutdown();
     return 0;

@@ -3,6 +3,7 @@
 
 #include "setting.h"
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,8 +19,9 @@ std::unique_ptr<Setting> plan_setting(const std::string& plan_file, dtensor::Wor
                                       std::function<void(const std::string&)> announce = {});
 
 // Starts this process's rank, runs `job` in its setting, ends the rank. When the job throws, says so with the rank and
-// tells the peers, so that nobody waits. Returns the exit code.
+// tells the peers, so that nobody waits. A collective that takes longer than `timeout` fails. Returns the exit code.
 int run_rank(const std::string& plan_file, const std::function<void(Setting&)>& job,
-             std::function<void(const std::string&)> announce = {});
+             std::function<void(const std::string&)> announce = {},
+             std::chrono::seconds timeout = std::chrono::seconds(100));
 
 }  // namespace train_gpt

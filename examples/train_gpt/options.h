@@ -32,6 +32,8 @@ struct TrainOptions {
   std::int64_t sample = 200;  // bytes of text to write at the end
   int threads = 1;            // intra-operator threads of this process
 
+  std::int64_t timeout = 100;  // seconds that a rank waits for the others
+
   bool collect_parameters = false;  // whether the result holds the trained parameters, whole, on every rank
 };
 

@@ -47,5 +47,5 @@ int main(int argc, char** argv) {
   at::set_num_threads(options.threads);
   if (options.plain) return run_plain(options);
   return run_rank(
-      options.plan, [&](Setting& setting) { run(options, setting); }, say);
+      options.plan, [&](Setting& setting) { run(options, setting); }, say, std::chrono::seconds(options.timeout));
 }
