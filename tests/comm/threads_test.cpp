@@ -147,7 +147,7 @@ TEST_CASE("threads: bool is any and all; its average is refused") {
   run_ranks(2, [&](int rank) {
     Group& group = World::current().group();
     const auto mine =
-        at::arange(4, at::TensorOptions(at::kLong)).bitwise_right_shift(1 - rank).remainder(2) == 1;
+        at::arange(4, at::TensorOptions(at::kLong)).bitwise_right_shift(1 - rank).remainder(2).eq(1);
     auto any = mine.clone();
     group.all_reduce(any, ReduceOp::sum).wait();
     auto all = mine.clone();
