@@ -12,7 +12,7 @@ set(DTENSOR_GLOO AUTO CACHE STRING "Gloo, for CPU tensors of processes: AUTO, ON
 set(DTENSOR_NCCL AUTO CACHE STRING "NCCL, for CUDA tensors: AUTO, ON or OFF")
 set_property(CACHE DTENSOR_GLOO DTENSOR_NCCL PROPERTY STRINGS AUTO ON OFF)
 
-find_path(DTENSOR_GLOO_INCLUDE gloo/config.h PATHS "${DTENSOR_DEPS}/include" /usr/include /usr/local/include)
+find_path(DTENSOR_GLOO_INCLUDE gloo/config.h HINTS "${DTENSOR_DEPS}/include")
 find_path(DTENSOR_NCCL_INCLUDE nccl.h  # the version LibTorch was built for, before any other
   HINTS "${DTENSOR_NVIDIA_DIR}/nccl/include" "$ENV{NCCL_HOME}/include" PATHS /usr/local/cuda/include)
 

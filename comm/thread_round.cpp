@@ -116,11 +116,11 @@ bool ThreadRound::agree() const {
   return true;
 }
 
-void ThreadRound::check(const std::string& what, const std::vector<std::int64_t>& ranks) const {
+void ThreadRound::check(const GroupIdentity& group, const Call& call) const {
   if (agree()) return;
-  std::string text = what + ": the ranks asked for different things:";
+  std::string text = describe(group, call) + ": the ranks asked for different things:";
   for (std::size_t i = 0; i < asks_.size(); ++i) {
-    text += "\n  rank " + std::to_string(ranks[i]) + ": " + ask(i).to_string();
+    text += "\n  rank " + std::to_string(group.ranks[i]) + ": " + ask(i).to_string();
   }
   throw DesyncError(text);
 }
@@ -167,15 +167,15 @@ void ThreadRound::compute() {
   }
 }
 
-void ThreadRound::run(const std::string& what, const std::vector<std::int64_t>& ranks) {
+void ThreadRound::run(const GroupIdentity& group, const Call& call) {
   try {
-    check(what, ranks);
+    check(group, call);
     compute();
   } catch (const DesyncError& error) {
     error_ = error.what_without_backtrace();
     is_desync_ = true;
   } catch (const std::exception& error) {
-    error_ = what + ": " + error.what();
+    error_ = describe(group, call) + ": " + error.what();
   }
 }
 

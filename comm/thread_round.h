@@ -2,7 +2,7 @@
 // work.
 #pragma once
 
-#include "comm/counters.h"
+#include "comm/backend.h"
 #include "comm/local_reduction.h"
 #include "placements/placement.h"
 
@@ -33,8 +33,8 @@ class ThreadRound {
 
   // True for the rank that comes last to a round nobody gave up: it calls run() and then finish().
   bool arrive(int position, ThreadAsk ask);
-  // Checks and does the collective; an error is kept for all ranks. `what` and `ranks` are for its text.
-  void run(const std::string& what, const std::vector<std::int64_t>& ranks);
+  // Checks and does the collective; an error is kept for all ranks. Group and call are for its text.
+  void run(const GroupIdentity& group, const Call& call);
   void finish() { over_ = true; }
   // A rank stopped waiting: so does everybody.
   void give_up(const std::string& text);
@@ -45,7 +45,7 @@ class ThreadRound {
   void rethrow() const;
 
  private:
-  void check(const std::string& what, const std::vector<std::int64_t>& ranks) const;
+  void check(const GroupIdentity& group, const Call& call) const;
   bool agree() const;
   void compute();
   const ThreadAsk& ask(std::size_t position) const { return *asks_[position]; }

@@ -266,7 +266,7 @@ class ThreadBackend final : public Backend {
       if (last) group.rounds.erase(call.sequence);
     }
     if (last) {
-      round->run(describe(member_->identity, call), member_->identity.ranks);
+      round->run(member_->identity, call);
       const std::lock_guard lock(group.mutex);
       round->finish();
       group.changed.notify_all();
