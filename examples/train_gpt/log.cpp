@@ -41,8 +41,7 @@ void Progress::show(const StepReport& report) {
   if (terminal_) {
     fmt::print("\r{}\033[K{}", line(report, steps_, left), last ? "\n" : "");
     std::fflush(stdout);
-  } else if (last || report.step == 1 ||
-             report.step % std::max<std::int64_t>(steps_ / lines_of_a_run, 1) == 0) {
+  } else if (last || report.step == 1 || report.step % (steps_ / lines_of_a_run + 1) == 0) {
     say(line(report, steps_, left));
   }
 }
