@@ -67,11 +67,14 @@ if(NOT TARGET dtensor_libtorch)
   add_library(dtensor_libtorch INTERFACE IMPORTED GLOBAL)
   target_link_libraries(dtensor_libtorch INTERFACE dtensor_fmt dtensor_libtorch_folder)
 
-  if(DTENSOR_TORCH_CUDA AND DTENSOR_CUDA_INCLUDE)
+  # Users of the installed package need CUDA's libraries, but not its headers.
+  if(DTENSOR_TORCH_CUDA AND (DTENSOR_CUDA_INCLUDE OR DTENSOR_INSTALLED))
     # The wheels have libcudart.so.13 without the plain name that -lcudart looks for: linked by its path.
     file(GLOB dtensor_found "${DTENSOR_CUDA_INCLUDE}/../lib/libcudart.so*" "${DTENSOR_CUDA_INCLUDE}/../lib64/libcudart.so*")
     add_library(dtensor_libtorch_cuda INTERFACE IMPORTED GLOBAL)
-    target_include_directories(dtensor_libtorch_cuda INTERFACE "${DTENSOR_CUDA_INCLUDE}")
+    if(DTENSOR_CUDA_INCLUDE)
+      target_include_directories(dtensor_libtorch_cuda INTERFACE "${DTENSOR_CUDA_INCLUDE}")
+    endif()
     target_link_libraries(dtensor_libtorch_cuda INTERFACE dtensor_libtorch torch_cuda c10_cuda)
     if(dtensor_found)
       list(GET dtensor_found 0 dtensor_found)

@@ -1,9 +1,18 @@
-#include <placements/placement.h>
+#include <ATen/ATen.h>
+#include <dtensor/all.h>
 
 #include <cstdio>
 
+// Shards a tensor over two ranks (threads), adds it to itself, and gathers the result.
 int main() {
-  const dtensor::Placement placement = dtensor::Placement::parse("Shard(1)");
-  std::printf("%s\n", placement.to_string().c_str());
-  return placement == dtensor::Shard(1) ? 0 : 1;
+  bool right = false;
+  dtensor::run_ranks(2, [&](int rank) {
+    auto mesh = dtensor::init_device_mesh(c10::DeviceType::CPU, {2}, {"tp"});
+    at::Tensor whole = at::arange(6).reshape({3, 2});
+    dtensor::DTensor sharded = dtensor::distribute_tensor(whole, mesh, {dtensor::Shard(0)});
+    at::Tensor gathered = dtensor::DTensor(sharded + sharded).full_tensor();
+    if (rank == 0) right = at::equal(gathered, whole * 2);
+  });
+  std::printf("%s\n", right ? "right" : "wrong");
+  return right ? 0 : 1;
 }
