@@ -126,7 +126,7 @@ class Lowering {
   void apply_rules() {
     std::vector<std::string> paths;
     std::map<std::string, std::size_t> taken;  // module path -> rule
-    const auto modules = module_.named_modules("", true);
+    const auto modules = module_.named_modules("", false);
     for (const auto& item : modules) paths.push_back(item.key());
     for (std::size_t i = 0; i < plan_.rules.size(); ++i) {
       const PlanRule& rule = plan_.rules[i];

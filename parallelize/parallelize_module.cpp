@@ -69,6 +69,8 @@ DeviceMesh make_mesh(const ParallelPlan& plan, World& world, c10::DeviceType dev
   return init_device_mesh(device_type, plan.mesh->shape, plan.mesh->names);
 }
 
+DeviceMesh ParallelPlan::make_mesh(World& world) const { return dtensor::make_mesh(*this, world); }
+
 ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
                                ApplyOptions options) {
   auto lowered = detail::lower(module, mesh.layout(), plan, options);

@@ -12,6 +12,9 @@
 
 namespace dtensor {
 
+class DeviceMesh;
+class World;
+
 enum class StyleKind : std::uint8_t { colwise, rowwise, sequence_parallel };
 
 // One style. Layouts are those of PyTorch's classes of the same name: placements on the tensor-parallel mesh dimension
@@ -65,6 +68,9 @@ struct ParallelPlan {
   static ParallelPlan from_file(const std::string& path);
   static ParallelPlan from_json(const std::string& text);
   std::string to_json() const;  // reads back equal
+
+  // The mesh this plan asks for, over the whole world, for CPU tensors (make_mesh in parallelize_module.h takes others).
+  DeviceMesh make_mesh(World& world) const;
 
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 };

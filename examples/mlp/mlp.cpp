@@ -3,6 +3,8 @@
 #include <parallelize/all.h>
 #include <torch/torch.h>
 
+#include <cstdio>
+
 using namespace dtensor;
 
 struct MlpImpl : torch::nn::Module {  // knows nothing of dtensor
@@ -33,6 +35,8 @@ int main() {
     loss.backward();  // gradients reduced over dp, in buckets
     clip_grad_norm_(model->parameters(), 1.0);
     optimizer.step();
+    const double value = loss.item<double>();  // every rank reads it: a pending value is reduced
+    if (world.rank() == 0 && step % 20 == 0) std::printf("step %d  loss %.4f\n", step, value);
   }
   shutdown();
 }
