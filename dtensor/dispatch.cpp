@@ -1,5 +1,6 @@
 #include "dtensor/dispatch.h"
 
+#include "dtensor/autocast_scope.h"
 #include "dtensor/call.h"
 #include "dtensor/decision_cache.h"
 #include "dtensor/decision_key.h"
@@ -9,6 +10,7 @@
 #include "dtensor/leaf_hook.h"
 #include "dtensor/plain_tensors.h"
 #include "dtensor/redistribute.h"
+#include "dtensor/shared_move.h"
 #include "ops/kernel_context.h"
 #include "placements/error.h"
 
@@ -101,6 +103,14 @@ void check_moves(const Call& call, const Decision& decision) {
   }
 }
 
+// The same values, dense, with dimensions in this order in memory.
+at::Tensor in_memory_order(const at::Tensor& local, const std::vector<int>& wanted) {
+  if (memory_order(local.sizes(), local.strides()) == wanted && local.is_non_overlapping_and_dense()) return local;
+  std::vector<std::int64_t> order(wanted.begin(), wanted.end()), back(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+  return local.permute(order).contiguous().permute(back);
+}
+
 // The local tensors the decision asks for.
 void local_tensors(const Call& call, const Decision& decision, c10::SmallVectorImpl<at::Tensor>& locals) {
   const CollectiveReason reason("implicit move");
@@ -114,11 +124,46 @@ void local_tensors(const Call& call, const Decision& decision, c10::SmallVectorI
       locals.push_back(to ? move_local(tensor, to->replicated(), to, tensor.sizes(), *call.mesh, true) : tensor);
     } else {
       const Meta& data = meta(tensor);
-      locals.push_back(!to || to == data.layout
-                           ? data.local
-                           : move_local(data.local, data.layout, to, tensor.sizes(), *data.mesh, true));
+      if (!to || to == data.layout) {
+        locals.push_back(data.local);
+        continue;
+      }
+      locals.push_back(move_local(data.local, data.layout, to, tensor.sizes(), *data.mesh, true));
+      // What moved is row-major; a view of it has the strides that it would have of the tensor itself.
+      if (decision.view && !tensor.is_contiguous())
+        locals.back() = in_memory_order(locals.back(), memory_order(tensor.sizes(), tensor.strides()));
     }
   }
+}
+
+// as_strided and its kin speak of the operand's memory. A part that moved is row-major: it gets the strides that the
+// operand has globally. One that did not may start anywhere in its storage, whereas a wrapper's offset is always 0.
+void restore_strides(const Call& call, const Decision& decision, at::Tensor& local) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto& operand = call.operands[0];
+  if (decision.operands[0] && decision.operands[0] != operand.layout) {
+    if (local.strides() == operand.strides) return;
+    auto arranged = at::empty_strided(operand.sizes, operand.strides, local.options());
+    arranged.copy_(local);
+    local = arranged;
+  } else if (local.storage_offset() != 0) {
+    const auto& arguments = call.info.handle.schema().arguments();
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      c10::IValue& value = call.stack[call.base + i];
+      if (arguments[i].name() == "storage_offset" && value.isInt()) value = value.toInt() + local.storage_offset();
+    }
+  }
+}
+
+void check_device(const Call& call) {
+  if (call.info.device_argument < 0) return;
+  const auto& value = call.arguments()[static_cast<std::size_t>(call.info.device_argument)];
+  if (!value.isDevice() || value.toDevice().type() == call.mesh->layout->device_type()) return;
+  throw UnsupportedError(fmt::format(
+      "{} asks for a tensor on {}, but its mesh {} is on {}: a DTensor stays on its mesh's device. Move the plain module or "
+      "tensor before it is distributed, on a mesh of that device; or read the values with full_tensor() or to_local() and "
+      "move those.",
+      call.where(), value.toDevice().str(), call.mesh->layout->to_string(), call.mesh->device.str()));
 }
 
 void localize_sizes(const Call& call, const Decision& decision) {
@@ -143,7 +188,10 @@ void run_local(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> l
   for (const auto& local : locals)
     if (local.defined()) keys = keys | local.key_set();
   keys = (keys - above_backends) - c10::autocast_dispatch_keyset;
-  if (keys.empty() || call.info.rule == nullptr) {
+  // Kernels of these are fallthroughs for some operators, which only a call through the dispatcher skips.
+  const bool lazy = keys.has_any(
+      c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor}));
+  if (keys.empty() || lazy || call.info.rule == nullptr) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     call.info.handle.callBoxed(call.stack);
   } else {
@@ -158,7 +206,11 @@ at::Tensor wrap_result(Call& call, const Decision& decision, const ResultDecisio
     // autograd accumulate into both.
     for (const auto& operand : locals)
       if (operand.defined() && operand.is_same(local)) local = local.clone();
-  if (!result.layout->is_sharded()) return wrap(local, result.layout, call.mesh, local.sizes(), local.strides());
+  if (!result.layout->is_sharded()) {
+    // What moved is row-major, whatever the operand was.
+    if (!result.memory_order.empty()) local = in_memory_order(local, result.memory_order);
+    return wrap(local, result.layout, call.mesh, local.sizes(), local.strides());
+  }
   c10::SmallVector<std::int64_t, 8> sizes;
   if (!result.sizes.empty() || result.size_sources.empty()) {
     sizes.append(result.sizes.begin(), result.sizes.end());
@@ -176,17 +228,15 @@ at::Tensor wrap_result(Call& call, const Decision& decision, const ResultDecisio
     return wrap(std::move(local), result.layout, call.mesh, sizes);
   }
   // The local tensor follows the global memory order.
-  if (memory_order(local.sizes(), local.strides()) != result.memory_order || !local.is_non_overlapping_and_dense()) {
-    std::vector<std::int64_t> order(result.memory_order.begin(), result.memory_order.end()), back(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
-    local = local.permute(order).contiguous().permute(back);
-  }
+  local = in_memory_order(local, result.memory_order);
   return wrap(std::move(local), result.layout, call.mesh, sizes, strides_in_order(sizes, result.memory_order));
 }
 
 void wrap_results(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals) {
   std::size_t next = 0;
   const auto wrap_next = [&](const at::Tensor& local) -> at::Tensor {
+    TORCH_INTERNAL_ASSERT(decision.fallback || next < decision.results.size(), call.info.name,
+                          ": the rule tells of fewer results than there are");
     const auto& result = decision.results[decision.fallback ? 0 : next];
     ++next;
     if (!local.defined() || !result.defined) return at::Tensor();
@@ -195,6 +245,8 @@ void wrap_results(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor
     if (call.operands[0].layout) {
       const Meta& source = meta(call.tensors[0]);
       if (call.info.carries_wishes) data.wishes = source.wishes;
+      if (call.info.casts && AutocastScope::active() && cast_by_autocast(call.mesh->layout->device_type()))
+        note_cast(call.tensors[0], wrapped);
       if (decision.view && (decision.moves || source.gathered)) {
         data.gathered = true;
         data.base_version = static_cast<std::int64_t>(call.tensors[0]._version());
@@ -224,6 +276,8 @@ std::string describe(c10::IntArrayRef sizes, const Layout* layout) {
 
 void record(const Call& call, const Decision& decision) {
   ExplainedOperator entry{call.info.name, {}, {}, decision.fallback, decision.note};
+  if (call.info.casts && !AutocastScope::active() && cast_by_autocast(call.mesh->layout->device_type()))
+    entry.note += "cast by autocast outside AutocastScope: consumers of such copies do not share moves";
   for (std::size_t i = 0; i < call.operands.size(); ++i) {
     const auto& operand = call.operands[i];
     if (!operand.defined) continue;
@@ -252,19 +306,24 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   if (!call.mesh->member)
     throw MeshError(fmt::format("{}: rank {} is outside the mesh {} and holds no values of its tensors", info.name,
                                 call.mesh->world->rank(), call.mesh->layout->to_string()));
-  if (info.rule && info.rule->decompose) {
+  if (info.rule ? info.rule->decompose : info.element_wise_list) {
     info.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
     return;
   }
+  check_device(call);
+  if (info.sets_values) return run_set(call);
   check_gathered(call);
   admit_plain_operands(call);
   for (std::size_t i = 0; i < call.operands.size(); ++i)
     if (call.operands[i].layout) install_leaf_hook(call.tensors[i]);
   if (info.has_out) return run_out_variant(call);
+  if (info.changes_geometry && run_in_place_view(call)) return;
 
   const auto decision = find_decision(call);
-  if (info.in_place && decision->view && !decision->fallback) return run_in_place_view(call);
   if (decision->fallback) {
+    if (decision->moves) check_shapes(call);
+    if (info.in_place && info.reads_strides)
+      throw UnsupportedError(fmt::format("{}: the geometry of a DTensor's memory cannot be set in place", call.where()));
     if (info.in_place) return run_in_place_replicated(call);
     if (!info.whole_values) admit_fallback(call);
   }
@@ -277,6 +336,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
 
   c10::SmallVector<at::Tensor, 8> locals;
   local_tensors(call, *decision, locals);
+  if (info.reads_strides) restore_strides(call, *decision, locals[0]);
   c10::SmallVector<c10::IValue, 8> global_arguments;
   if (decision->kernel) global_arguments.append(call.arguments().begin(), call.arguments().end());
   call.set_tensors(locals);

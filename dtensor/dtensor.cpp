@@ -44,11 +44,19 @@ const Layout* without_pending(const Layout* layout) {
   return Layout::of(layout->mesh_pointer(), placements, layout->cut_order());
 }
 
+// In-place writes to one of the two count for both, except for inference tensors, which have no version.
+void share_version(const at::Tensor& wrapper, const at::Tensor& local) {
+  if (local.is_inference())
+    detail::meta(wrapper).untracked = true;
+  else
+    local.unsafeGetTensorImpl()->set_version_counter(wrapper.unsafeGetTensorImpl()->version_counter());
+}
+
 // The local tensor as a plain one that shares memory and version counter with the wrapper, so that autograd notices an
 // in-place write through either.
 at::Tensor alias_local(const at::Tensor& tensor) {
   auto local = detail::meta(tensor).local.detach();
-  local.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  share_version(tensor, local);
   return local;
 }
 
@@ -74,7 +82,10 @@ struct FromLocalFunction : torch::autograd::Function<FromLocalFunction> {
                             const c10::IValue& mesh, std::vector<std::int64_t> sizes) {
     context->saved_data["layout"] = layout;
     auto wrapped = detail::wrap(local.detach(), reinterpret_cast<const Layout*>(layout), held(mesh), sizes);
-    wrapped.unsafeGetTensorImpl()->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
+    if (local.is_inference())
+      detail::meta(wrapped).untracked = true;
+    else
+      wrapped.unsafeGetTensorImpl()->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
     return wrapped;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -221,7 +232,8 @@ at::Tensor DTensor::to_local(LocalOptions options) const {
             "if each computes a part of it. Placed {}.",
             data.layout->mesh().names()[static_cast<std::size_t>(mesh_dim)], data.layout->to_string()));
   }
-  return ToLocalFunction::apply(*this, as_int(gradient));
+  // Function::apply takes the static type at::Tensor only for a variable (see dtensor/function.h).
+  return ToLocalFunction::apply(static_cast<const at::Tensor&>(*this), as_int(gradient));
 }
 
 at::Tensor DTensor::full_tensor() const {

@@ -22,7 +22,7 @@ namespace dtensor {
 struct LocalOptions {
   // How the gradient of the local tensor is placed. Unset: like the tensor (pending: Replicate). Must be set for a
   // Replicate dimension of size > 1 on a tensor that requires grad, because ranks may compute different gradients.
-  std::optional<Placements> grad_placements;
+  std::optional<Placements> grad_placements = {};
 };
 
 struct RedistributeOptions {};  // reserved: async
@@ -35,7 +35,7 @@ struct DistributeOptions {
 
 struct FromLocalOptions {
   // Global sizes, where known; saves the exchange of local sizes.
-  std::optional<std::vector<std::int64_t>> global_sizes;
+  std::optional<std::vector<std::int64_t>> global_sizes = {};
   // All ranks hold equally large shards: global = local * ranks, without an exchange.
   bool even = false;
 };
@@ -91,7 +91,7 @@ at::Tensor constrain(const at::Tensor& tensor, Placements placements);
 // are wrapped with `out_placements`. Gradients flow through the local tensors; the gradient of an input that is
 // Replicate on a dimension where others are cut is a pending sum unless `grad_placements` says otherwise.
 struct LocalRegionOptions {
-  std::optional<std::vector<Placements>> grad_placements;  // per input
+  std::optional<std::vector<Placements>> grad_placements = {};  // per input
 };
 std::vector<at::Tensor> local_region(
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,

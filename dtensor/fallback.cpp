@@ -18,37 +18,6 @@ struct FallbackCounts {
   std::map<std::string, std::int64_t> counts;
 };
 
-// "aten::add_" -> "aten::add": the functional form with the same arguments.
-std::optional<c10::OperatorHandle> functional_form(const OperatorInfo& info) {
-  const auto& schema = info.handle.schema();
-  auto name = schema.name();
-  auto& dispatcher = c10::Dispatcher::singleton();
-  if (info.in_place) {
-    if (name.back() != '_') return std::nullopt;
-    name.pop_back();
-    return dispatcher.findSchema({name, schema.overload_name()});
-  }
-  // out=: "add.out" belongs to "add.Tensor": the overload whose arguments are the same without the written ones.
-  for (const auto& candidate : dispatcher.getAllOpNames()) {
-    if (candidate.name != name || candidate.overload_name == schema.overload_name()) continue;
-    auto handle = dispatcher.findSchema(candidate);
-    if (!handle) continue;
-    const auto& arguments = handle->schema().arguments();
-    std::size_t j = 0;
-    bool same = true;
-    for (std::size_t i = 0; i < schema.arguments().size() && same; ++i) {
-      if (info.written[i]) continue;
-      same = j < arguments.size() && arguments[j].name() == schema.arguments()[i].name() &&
-             arguments[j].type()->str() == schema.arguments()[i].type()->str() && !arguments[j].alias_info();
-      ++j;
-    }
-    // Functional forms may add dtype and the like, all with defaults.
-    for (; j < arguments.size() && same; ++j) same = arguments[j].default_value().has_value();
-    if (same) return handle;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 void admit_fallback(const Call& call) {
@@ -87,15 +56,14 @@ std::vector<std::pair<std::string, std::int64_t>> fallback_counts(World& world) 
 }
 
 void run_in_place_replicated(Call& call) {
-  const at::Tensor self = call.tensors[0];
-  const Layout* layout = meta(self).layout;
-  if (layout->has_partial())
-    throw UnsupportedError(fmt::format(
-        "{} would write through a pending value (argument 0). Reduce it first: x = x.redistribute(...), or use the "
-        "out-of-place form.",
-        call.where()));
+  for (std::size_t i = 0; i < call.operands.size(); ++i)
+    if (call.operands[i].written && call.operands[i].layout && call.operands[i].layout->has_partial())
+      throw UnsupportedError(fmt::format(
+          "{} would write through a pending value (argument {}). Reduce it first: x = x.redistribute(...), or use the "
+          "out-of-place form.",
+          call.where(), call.operands[i].argument));
   admit_fallback(call);
-  const Layout* replicated = layout->replicated();
+  const Layout* replicated = Layout::of(call.mesh->layout, Placements(static_cast<std::size_t>(call.mesh->layout->ndim())));
   std::vector<at::Tensor> locals(call.tensors.size());
   for (std::size_t i = 0; i < locals.size(); ++i) {
     if (!call.tensors[i].defined()) continue;
@@ -105,36 +73,56 @@ void run_in_place_replicated(Call& call) {
     CollectiveReason reason("implicit move");
     locals[i] = move_local(data.local, data.layout, replicated, call.tensors[i].sizes(), *data.mesh, !call.operands[i].written);
   }
+  const auto returned = call.info.return_alias;
   call.set_tensors(locals);
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
     call.info.handle.callBoxed(call.stack);
   }
-  TORCH_CHECK(locals[0].sizes() == self.sizes(), call.info.name,
-              " changes the size of a DTensor in place, which is not supported: build a new tensor instead");
-  auto part = move_local(locals[0], replicated, layout, self.sizes(), *meta(self).mesh, true);
-  meta(self).local.copy_(part);
+  for (std::size_t i = 0; i < locals.size(); ++i)
+    TORCH_CHECK(!call.operands[i].written || locals[i].sizes() == call.tensors[i].sizes(), call.info.name,
+                " changes the size of a DTensor in place, which is not supported: build a new tensor instead");
+  for (std::size_t i = 0; i < locals.size(); ++i) {
+    if (!call.operands[i].written || !call.operands[i].layout) continue;
+    const Meta& data = meta(call.tensors[i]);
+    data.local.copy_(move_local(locals[i], replicated, data.layout, call.tensors[i].sizes(), *data.mesh, true));
+  }
   call.stack.resize(call.base);
-  for (std::size_t i = 0; i < call.info.return_alias.size(); ++i) call.stack.emplace_back(self);
+  for (std::size_t i = 0; i < returned.size(); ++i) call.stack.emplace_back(call.tensors[0]);
 }
 
-void run_in_place_view(Call& call) {
+bool run_in_place_view(Call& call) {
   const at::Tensor self = call.tensors[0];
   const auto functional = functional_form(call.info);
-  TORCH_INTERNAL_ASSERT(functional, "no functional form of ", call.info.name);
+  if (!functional || !operator_info(*functional).view || call.info.reads_strides) return false;
   torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
-  // Probe: would the view have to move data? Then the wrapper's placements would change under its aliases.
   dispatch(operator_info(*functional), stack);
   const at::Tensor result = stack[0].toTensor();
   Meta &target = meta(self), &source = meta(result);
+  // Had the view to move data, the wrapper's placements would change under its aliases.
   if (source.gathered && !target.gathered)
     throw UnsupportedError(fmt::format(
         "{} would have to move the tensor in place, and other tensors may share it. Use the out-of-place form.",
         call.where()));
   target.local = source.local;
   target.layout = source.layout;
+  target.memo.reset();
   self.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+  call.stack.resize(call.base);
+  call.stack.emplace_back(self);
+  return true;
+}
+
+void run_set(Call& call) {
+  const at::Tensor self = call.tensors[0], source = call.tensors[1];
+  if (!is_dtensor(self))
+    throw UnsupportedError(fmt::format("{}: a plain tensor cannot take the memory of a DTensor; use full_tensor()", call.where()));
+  TORCH_CHECK(source.sizes() == self.sizes() && source.scalar_type() == self.scalar_type(), call.where(),
+              ": the sizes or dtype of a DTensor cannot be set in place");
+  static const OperatorInfo& copy = operator_info("aten::copy_", "");
+  torch::jit::Stack stack{self, source, false};
+  dispatch(copy, stack);
   call.stack.resize(call.base);
   call.stack.emplace_back(self);
 }

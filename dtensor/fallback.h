@@ -9,12 +9,17 @@ namespace dtensor::detail {
 // always where replicated inputs would not give a right result (random numbers, writes that the schema hides).
 void admit_fallback(const Call& call);
 
-// An in-place operator whose result cannot be computed on the shards: computes on a whole copy and keeps this rank's part.
+// An in-place operator whose result cannot be computed on the shards: computes on whole copies and keeps this rank's part
+// of each tensor that was written to.
 void run_in_place_replicated(Call& call);
 
 // An in-place view (transpose_, squeeze_): the new geometry is set on the wrapper; the local tensor's handle, which other
-// wrappers may share, is replaced and never changed.
-void run_in_place_view(Call& call);
+// wrappers may share, is replaced and never changed. Returns false where the operator is no view (resize_).
+bool run_in_place_view(Call& call);
+
+// set_(dtensor, source): what torch::load does with a parameter. Takes the values of the source, a full plain tensor or a
+// DTensor, as the tensor is placed.
+void run_set(Call& call);
 
 // out= : computes the functional form and writes the result into `out` as it is placed.
 void run_out_variant(Call& call);

@@ -60,7 +60,13 @@ void fill_geometry(Call& call, Decision& decision) {
                         decision.results.size(), " results, the operator has ", tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     auto& result = decision.results[i];
-    if (!tensors[i].defined() || !result.layout->is_sharded()) continue;
+    if (!tensors[i].defined()) continue;
+    if (!result.layout->is_sharded()) {
+      // A result that every rank computes whole, from operands that moved: they are row-major now.
+      if (decision.moves && !decision.view && tensors[i].is_non_overlapping_and_dense())
+        result.memory_order = memory_order(tensors[i].sizes(), tensors[i].strides());
+      continue;
+    }
     TORCH_INTERNAL_ASSERT(result.layout->max_dim() < tensors[i].dim(), call.info.name, ": result ", i, " has ",
                           tensors[i].dim(), " dimensions but is placed ", result.layout->to_string());
     if (decision.view) {
@@ -70,6 +76,11 @@ void fill_geometry(Call& call, Decision& decision) {
       result.memory_order = memory_order(tensors[i].sizes(), tensors[i].strides());
     }
   }
+}
+
+void check_shapes(Call& call) {
+  // Not the composite kernels: they may read values.
+  if (!call.info.in_place && call.info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta)) run_on_meta(call);
 }
 
 void throw_shape_error(Call& call) {

@@ -15,6 +15,9 @@ namespace dtensor::detail {
 // call's shapes on the way: LibTorch's own error, on all ranks alike, before any communication.
 void fill_geometry(Call& call, Decision& decision);
 
+// Throws LibTorch's own shape error for a call that it would refuse, where its Meta kernel can tell; before anything moves.
+void check_shapes(Call& call);
+
 // Throws LibTorch's own shape error for a call whose operands do not fit each other.
 void throw_shape_error(Call& call);
 

@@ -11,10 +11,13 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dtensor::detail {
@@ -26,27 +29,32 @@ using c10::DispatchKey;
 class InterceptKernel final : public c10::OperatorKernel {
  public:
   explicit InterceptKernel(const OperatorInfo& info) : info_(&info) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { dispatch(*info_, *stack); }
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    ensure_intercepted();
+    dispatch(*info_, *stack);
+  }
 
  private:
   const OperatorInfo* info_;
 };
 
-// Operators registered by nobody here (a library loaded later, before it is taken up).
+// Operators of other libraries.
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  ensure_intercepted();
   dispatch(operator_info(op), *stack);
 }
 
-// Libraries stay registered for the life of the process.
+// One per namespace and key; they stay registered for the life of the process.
 torch::Library& library(const std::string& name, DispatchKey key) {
-  static std::vector<std::unique_ptr<torch::Library>> libraries;
-  libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, name, key, __FILE__, __LINE__));
-  return *libraries.back();
+  static std::map<std::pair<std::string, DispatchKey>, std::unique_ptr<torch::Library>> libraries;
+  auto& slot = libraries[{name, key}];
+  if (!slot) slot = std::make_unique<torch::Library>(torch::Library::IMPL, name, key, __FILE__, __LINE__);
+  return *slot;
 }
 
 // This library's own operators: local computations that rules describe. They have no autograd formula of their own.
 at::Tensor weight_gradient_kernel(const at::Tensor& gradient, const at::Tensor& input) {
-  return at::mm(gradient.reshape({-1, gradient.size(-1)}).t(), input.reshape({-1, input.size(-1)}));
+  return at::mm(gradient.flatten(0, -2).t(), input.flatten(0, -2));
 }
 at::Tensor embedding_gradient_kernel(const at::Tensor& gradient, const at::Tensor& indices, const at::Tensor& weight,
                                      std::int64_t padding, bool scale) {
@@ -82,6 +90,7 @@ void register_overrides() {
     if (key == DispatchKey::AutogradPrivateUse2) {
       aten.impl("embedding", TORCH_FN(override_::embedding));
       aten.impl("value_selecting_reduction_backward", TORCH_FN(override_::value_selecting_reduction_backward));
+      aten.impl("cummaxmin_backward", TORCH_FN(override_::cummaxmin_backward));
     } else {
       aten.impl("embedding", TORCH_FN(override_::embedding_below));
     }
@@ -94,20 +103,66 @@ bool takes_tensors(const c10::FunctionSchema& schema) {
   return false;
 }
 
-void register_kernels() {
+void register_fallbacks() {
   library("_", DispatchKey::PrivateUse2).fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   library("_", DispatchKey::AutogradPrivateUse2).fallback(torch::autograd::autogradNotImplementedFallback());
-  auto& dispatcher = c10::Dispatcher::singleton();
-  auto& aten = library("aten", DispatchKey::PrivateUse2);
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) continue;
-    if (!takes_tensors(op->schema())) continue;
-    const std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-    if (overridden().count("aten::" + full)) continue;
-    aten.impl(full.c_str(),
-              torch::CppFunction::makeFromBoxedFunctor(std::make_unique<InterceptKernel>(operator_info(*op))));
+}
+
+void intercept(const c10::OperatorName& name) {
+  const auto op = c10::Dispatcher::singleton().findOp(name);
+  if (!op || !op->hasSchema()) return;
+  // A few operators (silu_backward) have a composite kernel beside one for the CPU and a formula of their own.
+  const bool own = find_rule(name.name) && op->hasKernelForDispatchKey(DispatchKey::CPU) &&
+                   op->hasKernelForDispatchKey(DispatchKey::Autograd);
+  if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !own) return;
+  if (!takes_tensors(op->schema())) return;
+  if (name.overload_name.empty() && overridden().count(name.name)) return;
+  const auto colons = name.name.find("::");
+  const auto space = name.name.substr(0, colons);
+  if (space == "dtensor") return;
+  // Operators of other libraries reach the fallback by themselves unless they have a composite kernel.
+  if (space != "aten" && !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+      !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional))
+    return;
+  if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse2)) return;
+  const auto full = name.name.substr(colons + 2) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+  library(space, DispatchKey::PrivateUse2)
+      .impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<InterceptKernel>(operator_info(*op))));
+}
+
+// Note [Late operators]
+// A listener is told of every operator, of those that exist and of those that a program defines later. It is called with
+// the dispatcher's lock held and before the operator has kernels, so it only queues names; they are taken up at the next
+// dispatch. Until then a composite kernel runs on the DTensor itself: right, operator by operator.
+std::mutex queue_mutex;
+std::vector<c10::OperatorName> queue;
+std::atomic<bool> queued{false};
+
+class QueueListener final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& op) override {
+    const std::lock_guard lock(queue_mutex);
+    queue.push_back(op.operator_name());
+    queued.store(true, std::memory_order_release);
+  }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override {}
+};
+
+void intercept_queued() {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  // `queued` turns false when all are taken up: other threads wait until then.
+  for (;;) {
+    std::vector<c10::OperatorName> names;
+    {
+      const std::lock_guard queue_lock(queue_mutex);
+      if (queue.empty()) {
+        queued.store(false, std::memory_order_release);
+        return;
+      }
+      names.swap(queue);
+    }
+    for (const auto& name : names) intercept(name);
   }
 }
 
@@ -118,8 +173,13 @@ void ensure_intercepted() {
   std::call_once(once, [] {
     define_own_operators();
     register_overrides();
-    register_kernels();
+    register_fallbacks();
+    // Never removed: it lives as long as the dispatcher.
+    static const auto* listening = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<QueueListener>()));
+    static_cast<void>(listening);
   });
+  if (queued.load(std::memory_order_acquire)) intercept_queued();
 }
 
 }  // namespace dtensor::detail

@@ -30,8 +30,9 @@ at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshS
     impl = c10::make_intrusive<c10::TensorImpl>(keys, local.dtype(), local.device());
   }
   impl->set_sizes_and_strides(sizes, strides);
-  // Without it torch::save crashes natively and is_alias_of of two unrelated wrappers is true.
-  impl->set_storage_access_should_throw();
+  // Access to the storage must throw: else torch::save crashes natively and is_alias_of of two unrelated wrappers is
+  // true. The text is short enough to need no allocation.
+  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_("use to_local()");
   if (local.is_conj()) impl->_set_conj(true);
   if (local.is_neg()) impl->_set_neg(true);
   auto data = c10::make_intrusive<Meta>();
@@ -52,6 +53,7 @@ at::Tensor rewrap(const at::Tensor& tensor) {
   meta(copy).wishes = from.wishes;
   meta(copy).gathered = from.gathered;
   meta(copy).base_version = from.base_version;
+  meta(copy).untracked = from.untracked;
   copy.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
   return copy;
 }

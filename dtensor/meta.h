@@ -25,9 +25,14 @@ struct Meta final : c10::BackendMeta {
   Wishes wishes;
   // Moves of this tensor that its consumers share; not copied with the meta.
   std::shared_ptr<MoveMemo> memo;
+  // A copy that autocast made inside AutocastScope: the memo of what it was cast from; not copied.
+  std::weak_ptr<MoveMemo> cast_of;
   // A view that had to move data: it does not alias its base. Reading it after the base changed, or writing to it, throws.
   bool gathered = false;
   std::int64_t base_version = 0;
+  // The local tensor was handed out, or came, as an inference tensor: writes to it are not counted, so moves of this one
+  // are not remembered.
+  bool untracked = false;
   // Whether the hook that brings this leaf's gradient to a DTensor is installed; not copied.
   bool leaf_hook = false;
 
@@ -40,6 +45,7 @@ struct Meta final : c10::BackendMeta {
     copy->wishes = wishes;
     copy->gathered = gathered;
     copy->base_version = base_version;
+    copy->untracked = untracked;
     return copy;
   }
 };

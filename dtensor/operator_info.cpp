@@ -34,6 +34,41 @@ bool writes_running_statistics(const std::string& name) {
   return names.count(name) > 0;
 }
 
+// Whether `form` takes the arguments of `schema` less the written ones; it may add others that have defaults.
+bool same_arguments(const OperatorInfo& info, const c10::FunctionSchema& form) {
+  const auto& schema = info.handle.schema();
+  const auto& arguments = form.arguments();
+  std::size_t j = 0;
+  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (info.written[i] && info.has_out) continue;
+    if (j == arguments.size() || arguments[j].name() != schema.arguments()[i].name() ||
+        arguments[j].type()->str() != schema.arguments()[i].type()->str())
+      return false;
+    if (arguments[j].alias_info() && arguments[j].alias_info()->isWrite()) return false;
+    ++j;
+  }
+  for (; j < arguments.size(); ++j)
+    if (!arguments[j].default_value()) return false;
+  return true;
+}
+
+std::optional<c10::OperatorHandle> find_functional_form(const OperatorInfo& info) {
+  const auto& schema = info.handle.schema();
+  auto name = schema.name();
+  auto& dispatcher = c10::Dispatcher::singleton();
+  if (info.in_place) {
+    if (name.back() != '_') return std::nullopt;
+    name.pop_back();
+    if (auto same_overload = dispatcher.findSchema({name, schema.overload_name()})) return same_overload;
+  }
+  for (const auto& candidate : dispatcher.getAllOpNames()) {
+    if (candidate.name != name) continue;
+    auto handle = dispatcher.findSchema(candidate);
+    if (handle && same_arguments(info, handle->schema())) return handle;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
@@ -67,6 +102,24 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
                                                  "aten::clone",  "aten::detach",        "aten::alias",   "aten::view",
                                                  "aten::expand", "aten::lift_fresh"};
   carries_wishes = carrying.count(name) > 0;
+  casts = name == "aten::_to_copy";
+  sets_values = name == "aten::set_.source_Tensor";
+  changes_geometry = in_place && handle.hasTag(at::Tag::inplace_view);
+  element_wise_list = name.rfind("aten::_foreach_", 0) == 0 &&
+                      handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  static const std::set<std::string> striding = {"aten::as_strided", "aten::as_strided_", "aten::as_strided_copy",
+                                                 "aten::as_strided_scatter"};
+  reads_strides = striding.count(name) > 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    if (schema.arguments()[i].name() == "device") device_argument = static_cast<int>(i);
+}
+
+std::optional<c10::OperatorHandle> functional_form(const OperatorInfo& info) {
+  static std::mutex mutex;
+  static std::unordered_map<const OperatorInfo*, std::optional<c10::OperatorHandle>> forms;
+  const std::lock_guard lock(mutex);
+  const auto found = forms.find(&info);
+  return found != forms.end() ? found->second : forms.emplace(&info, find_functional_form(info)).first->second;
 }
 
 const OperatorInfo& operator_info(const c10::OperatorHandle& handle) {

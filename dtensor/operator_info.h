@@ -5,6 +5,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,17 @@ struct OperatorInfo {
   bool mutates_unmarked = false;  // writes to arguments without saying so in its schema
   bool view = false;          // its schema says that results alias argument 0
   bool whole_values = false;  // returns no tensor: reads values
+  bool changes_geometry = false;  // in place (transpose_, squeeze_, resize_)
+  bool sets_values = false;       // set_(self, source)
+  bool element_wise_list = false; // _foreach_: LibTorch's own loop over the lists
+  bool reads_strides = false;  // as_strided and its kin: arguments that refer to the operand's memory
+  bool casts = false;          // _to_copy
+  int device_argument = -1;    // where a device is asked for
 };
+
+// The form that writes nothing, of an in-place operator ("aten::add_" -> "aten::add") or an out= one ("aten::add.out" ->
+// "aten::add.Tensor"), where there is one.
+std::optional<c10::OperatorHandle> functional_form(const OperatorInfo& info);
 
 // The info of an operator; made at first use, immortal.
 const OperatorInfo& operator_info(const c10::OperatorHandle& handle);

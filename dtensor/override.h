@@ -37,6 +37,8 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
 // override_selection.cpp: backward formula of max, topk, sort, ...: the stock one scatters into plain zeros.
 at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::int64_t dim, const at::Tensor& indices,
                                               c10::SymIntArrayRef sizes, bool keepdim);
+at::Tensor cummaxmin_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& indices,
+                              std::int64_t dim);
 
 // Called by each override for its tensor arguments: arms the leaf hook; refuses a plain tensor that requires grad.
 void prepare(const at::Tensor& tensor, const char* name);

@@ -62,8 +62,10 @@ struct MatmulFunction : torch::autograd::Function<MatmulFunction> {
     const auto gradient = reduced_once(gradients[0], saved[0], saved[1]);
     variable_list results(2);
     if (context->needs_input_grad(0)) results[0] = product(gradient, saved[1].t());
-    // Transposed at the end, so that AccumulateGrad takes weight.t()'s gradient without a copy.
-    if (context->needs_input_grad(1)) results[1] = weight_gradient(gradient, saved[0]).t();
+    // In the weight's memory order, so that AccumulateGrad takes the gradient without a copy, which would reduce it: a
+    // weight.t() gets a transposed one.
+    if (context->needs_input_grad(1))
+      results[1] = saved[1].is_contiguous() ? weight_gradient(saved[0], gradient) : weight_gradient(gradient, saved[0]).t();
     return results;
   }
 };

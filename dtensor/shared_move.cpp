@@ -1,5 +1,6 @@
 #include "dtensor/shared_move.h"
 
+#include "dtensor/autocast_scope.h"
 #include "dtensor/redistribute.h"
 #include "placements/error.h"
 
@@ -34,6 +35,7 @@ using NodePointer = decltype(torch::autograd::Edge().function);
 
 struct SharedMove {
   const Layout* to;
+  at::ScalarType dtype;
   std::vector<std::int64_t> mesh_dims;
   at::Tensor data;             // without graph
   std::int64_t data_version;
@@ -49,9 +51,19 @@ namespace {
 
 std::int64_t version(const at::Tensor& tensor) { return static_cast<std::int64_t>(tensor._version()); }
 
-SharedMove* find(MoveMemo& memo, const Layout* to, const std::vector<std::int64_t>& mesh_dims) {
+// The memo of a tensor's moves, emptied where the tensor has changed.
+const std::shared_ptr<MoveMemo>& memo_of(const at::Tensor& tensor) {
+  Meta& data = meta(tensor);
+  if (!data.memo || data.memo->source_version != version(tensor)) {
+    data.memo = std::make_shared<MoveMemo>();
+    data.memo->source_version = version(tensor);
+  }
+  return data.memo;
+}
+
+SharedMove* find(MoveMemo& memo, const Layout* to, const std::vector<std::int64_t>& mesh_dims, at::ScalarType dtype) {
   for (auto& move : memo.moves)
-    if (move.to == to && move.mesh_dims == mesh_dims && version(move.data) == move.data_version &&
+    if (move.to == to && move.dtype == dtype && move.mesh_dims == mesh_dims && version(move.data) == move.data_version &&
         move.thread == std::this_thread::get_id())
       return &move;
   return nullptr;
@@ -61,13 +73,13 @@ SharedMove* find(MoveMemo& memo, const Layout* to, const std::vector<std::int64_
 
 at::Tensor shared_move(const at::Tensor& tensor, const Layout* to, const std::vector<std::int64_t>& mesh_dims) {
   check_readable(tensor, "move");
-  Meta& data = meta(tensor);
+  if (meta(tensor).untracked) return move_dims(tensor, to, mesh_dims);
   const bool with_graph = at::GradMode::is_enabled() && tensor.requires_grad();
-  if (!data.memo || data.memo->source_version != version(tensor)) {
-    data.memo = std::make_shared<MoveMemo>();
-    data.memo->source_version = version(tensor);
-  }
-  if (SharedMove* hit = find(*data.memo, to, mesh_dims)) {
+  const auto dtype = tensor.scalar_type();
+  // An unchanged copy made by autocast shares the moves of the other copies of its source.
+  auto memo = version(tensor) == 0 ? meta(tensor).cast_of.lock() : nullptr;
+  if (!memo) memo = memo_of(tensor);
+  if (SharedMove* hit = find(*memo, to, mesh_dims, dtype)) {
     if (!with_graph) return rewrap(hit->data);
     if (hit->node)
       if (auto node = hit->node->lock()) {
@@ -78,13 +90,19 @@ at::Tensor shared_move(const at::Tensor& tensor, const Layout* to, const std::ve
   }
   auto result = move_dims(tensor, to, mesh_dims);
   if (result.is_same(tensor)) return result;
-  SharedMove entry{to, mesh_dims, rewrap(result), 0, std::nullopt, std::this_thread::get_id()};
+  SharedMove entry{to, dtype, mesh_dims, rewrap(result), 0, std::nullopt, std::this_thread::get_id()};
   entry.data_version = version(entry.data);
   if (with_graph) entry.node.emplace(result.grad_fn());
-  auto& moves = data.memo->moves;
-  std::erase_if(moves, [&](const SharedMove& old) { return old.to == to && old.mesh_dims == mesh_dims; });
+  auto& moves = memo->moves;
+  std::erase_if(moves, [&](const SharedMove& old) {
+    return old.to == to && old.dtype == dtype && old.mesh_dims == mesh_dims;
+  });
   moves.push_back(std::move(entry));
   return result;
+}
+
+void note_cast(const at::Tensor& source, const at::Tensor& copy) {
+  if (AutocastScope::active() && !meta(source).untracked) meta(copy).cast_of = memo_of(source);
 }
 
 void check_readable(const at::Tensor& tensor, const char* function) {

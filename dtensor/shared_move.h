@@ -17,6 +17,10 @@ namespace dtensor::detail {
 // The tensor brought to `to`, differing on `mesh_dims` only (see move_dims).
 at::Tensor shared_move(const at::Tensor& tensor, const Layout* to, const std::vector<std::int64_t>& mesh_dims);
 
+// Says that autocast made `copy` of `source` inside AutocastScope: consumers of further copies of the same values share
+// the moves of this one. Nothing to do outside such a scope.
+void note_cast(const at::Tensor& source, const at::Tensor& copy);
+
 // Errors: UnsupportedError for a view that had to move data and whose base has changed since.
 void check_readable(const at::Tensor& tensor, const char* function);
 
