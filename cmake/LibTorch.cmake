@@ -37,7 +37,8 @@ set(DTENSOR_TORCH_CUDA OFF)  # whether LibTorch has CUDA
 if(EXISTS "${DTENSOR_TORCH_DIR}/lib/libtorch_cuda.so")
   set(DTENSOR_TORCH_CUDA ON)
 endif()
-find_path(DTENSOR_CUDA_INCLUDE cuda_runtime_api.h NO_CACHE
+# Looked for by a header that cuda_runtime_api.h includes and the wheel may lack (it comes with the compiler's part).
+find_path(DTENSOR_CUDA_INCLUDE crt/host_defines.h NO_CACHE
   PATHS "${DTENSOR_NVIDIA_DIR}/cu13/include" "${DTENSOR_NVIDIA_DIR}/cuda_runtime/include" "$ENV{CUDA_HOME}/include"
         /usr/local/cuda/include
   NO_DEFAULT_PATH)
