@@ -32,7 +32,8 @@ bool AutocastScope::active() { return depth > 0; }
 
 bool detail::cast_by_autocast(c10::DeviceType device) {
   return at::autocast::is_autocast_available(device) &&
-         c10::impl::tls_is_dispatch_key_excluded(at::autocast::get_autocast_dispatch_key_from_device_type(device));
+         c10::impl::tls_is_dispatch_key_excluded(
+             at::autocast::get_autocast_dispatch_key_from_device_type(device));
 }
 
 }  // namespace dtensor

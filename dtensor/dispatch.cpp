@@ -14,8 +14,8 @@
 #include "ops/kernel_context.h"
 #include "placements/error.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/AutogradState.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,15 +32,17 @@ void check_gathered(const Call& call) {
     const Meta& data = meta(call.tensors[i]);
     if (!data.gathered) continue;
     if (call.operands[i].written)
-      throw UnsupportedError(fmt::format(
-          "{}: argument {} is a view that had to move data, so writing to it would not reach the tensor it came from. "
-          "Write to the base, or clone() the view first.",
-          call.where(), i));
+      throw UnsupportedError(
+          fmt::format("{}: argument {} is a view that had to move data, so writing to it would not reach the "
+                      "tensor it came from. "
+                      "Write to the base, or clone() the view first.",
+                      call.where(), i));
     if (data.base_version != static_cast<std::int64_t>(call.tensors[i]._version()))
-      throw UnsupportedError(fmt::format(
-          "{}: argument {} is a view that had to move data, and the tensor it came from was changed in place since. Take "
-          "the view anew.",
-          call.where(), i));
+      throw UnsupportedError(
+          fmt::format("{}: argument {} is a view that had to move data, and the tensor it came from was "
+                      "changed in place since. Take "
+                      "the view anew.",
+                      call.where(), i));
   }
 }
 
@@ -84,7 +86,8 @@ std::shared_ptr<const Decision> find_decision(Call& call) {
 void check_sizes(Call& call, const Decision& decision) {
   for (const auto& places : decision.equal_sizes) {
     const auto size = [&](const SizeSource& place) {
-      return call.operands[static_cast<std::size_t>(place.operand)].sizes[static_cast<std::size_t>(place.dim)];
+      return call.operands[static_cast<std::size_t>(place.operand)]
+          .sizes[static_cast<std::size_t>(place.dim)];
     };
     for (std::size_t i = 1; i < places.size(); ++i)
       if (size(places[i]) != size(places[0])) throw_shape_error(call);
@@ -96,18 +99,21 @@ void check_moves(const Call& call, const Decision& decision) {
   for (std::size_t i = 0; i < call.operands.size(); ++i) {
     const Layout *from = call.operands[i].layout, *to = decision.operands[i];
     if (!from || !to || from == to) continue;
-    throw UnsupportedError(fmt::format(
-        "{} would have to move argument {} from {} to {}, which the policy refuses (implicit_moves: error). Redistribute "
-        "it yourself, or allow it with PolicyGuard.",
-        call.where(), i, to_string(from->placements()), to_string(to->placements())));
+    throw UnsupportedError(
+        fmt::format("{} would have to move argument {} from {} to {}, which the policy refuses "
+                    "(implicit_moves: error). Redistribute "
+                    "it yourself, or allow it with PolicyGuard.",
+                    call.where(), i, to_string(from->placements()), to_string(to->placements())));
   }
 }
 
 // The same values, dense, with dimensions in this order in memory.
 at::Tensor in_memory_order(const at::Tensor& local, const std::vector<int>& wanted) {
-  if (memory_order(local.sizes(), local.strides()) == wanted && local.is_non_overlapping_and_dense()) return local;
+  if (memory_order(local.sizes(), local.strides()) == wanted && local.is_non_overlapping_and_dense())
+    return local;
   std::vector<std::int64_t> order(wanted.begin(), wanted.end()), back(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
   return local.permute(order).contiguous().permute(back);
 }
 
@@ -121,7 +127,8 @@ void local_tensors(const Call& call, const Decision& decision, c10::SmallVectorI
       locals.emplace_back();
     } else if (!call.operands[i].layout) {
       // A plain tensor is the same on all ranks: replicated.
-      locals.push_back(to ? move_local(tensor, to->replicated(), to, tensor.sizes(), *call.mesh, true) : tensor);
+      locals.push_back(to ? move_local(tensor, to->replicated(), to, tensor.sizes(), *call.mesh, true)
+                          : tensor);
     } else {
       const Meta& data = meta(tensor);
       if (!to || to == data.layout) {
@@ -150,7 +157,8 @@ void restore_strides(const Call& call, const Decision& decision, at::Tensor& loc
     const auto& arguments = call.info.handle.schema().arguments();
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       c10::IValue& value = call.stack[call.base + i];
-      if (arguments[i].name() == "storage_offset" && value.isInt()) value = value.toInt() + local.storage_offset();
+      if (arguments[i].name() == "storage_offset" && value.isInt())
+        value = value.toInt() + local.storage_offset();
     }
   }
 }
@@ -160,8 +168,10 @@ void check_device(const Call& call) {
   const auto& value = call.arguments()[static_cast<std::size_t>(call.info.device_argument)];
   if (!value.isDevice() || value.toDevice().type() == call.mesh->layout->device_type()) return;
   throw UnsupportedError(fmt::format(
-      "{} asks for a tensor on {}, but its mesh {} is on {}: a DTensor stays on its mesh's device. Move the plain module or "
-      "tensor before it is distributed, on a mesh of that device; or read the values with full_tensor() or to_local() and "
+      "{} asks for a tensor on {}, but its mesh {} is on {}: a DTensor stays on its mesh's device. Move the "
+      "plain module or "
+      "tensor before it is distributed, on a mesh of that device; or read the values with full_tensor() or "
+      "to_local() and "
       "move those.",
       call.where(), value.toDevice().str(), call.mesh->layout->to_string(), call.mesh->device.str()));
 }
@@ -179,7 +189,10 @@ void run_local(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> l
   const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
   if (decision.kernel) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const KernelContext context{call.info.handle, {call.operands.data(), call.operands.size()}, decision, *call.mesh,
+    const KernelContext context{call.info.handle,
+                                {call.operands.data(), call.operands.size()},
+                                decision,
+                                *call.mesh,
                                 global_arguments};
     decision.kernel(context, call.stack);
     return;
@@ -189,8 +202,8 @@ void run_local(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> l
     if (local.defined()) keys = keys | local.key_set();
   keys = (keys - above_backends) - c10::autocast_dispatch_keyset;
   // Kernels of these are fallthroughs for some operators, which only a call through the dispatcher skips.
-  const bool lazy = keys.has_any(
-      c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor}));
+  const bool lazy = keys.has_any(c10::DispatchKeySet(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor}));
   if (keys.empty() || lazy || call.info.rule == nullptr) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     call.info.handle.callBoxed(call.stack);
@@ -222,14 +235,16 @@ at::Tensor wrap_result(Call& call, const Decision& decision, const ResultDecisio
                                                .sizes[static_cast<std::size_t>(source.dim)]);
     }
   }
-  if (decision.view && !result.strides.empty()) return wrap(std::move(local), result.layout, call.mesh, sizes, result.strides);
+  if (decision.view && !result.strides.empty())
+    return wrap(std::move(local), result.layout, call.mesh, sizes, result.strides);
   if (result.memory_order.empty()) {
     if (!local.is_contiguous()) local = local.contiguous();
     return wrap(std::move(local), result.layout, call.mesh, sizes);
   }
   // The local tensor follows the global memory order.
   local = in_memory_order(local, result.memory_order);
-  return wrap(std::move(local), result.layout, call.mesh, sizes, strides_in_order(sizes, result.memory_order));
+  return wrap(std::move(local), result.layout, call.mesh, sizes,
+              strides_in_order(sizes, result.memory_order));
 }
 
 void wrap_results(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals) {
@@ -304,8 +319,8 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
     return;
   }
   if (!call.mesh->member)
-    throw MeshError(fmt::format("{}: rank {} is outside the mesh {} and holds no values of its tensors", info.name,
-                                call.mesh->world->rank(), call.mesh->layout->to_string()));
+    throw MeshError(fmt::format("{}: rank {} is outside the mesh {} and holds no values of its tensors",
+                                info.name, call.mesh->world->rank(), call.mesh->layout->to_string()));
   if (info.rule ? info.rule->decompose : info.element_wise_list) {
     info.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
     return;
@@ -323,7 +338,8 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   if (decision->fallback) {
     if (decision->moves) check_shapes(call);
     if (info.in_place && info.reads_strides)
-      throw UnsupportedError(fmt::format("{}: the geometry of a DTensor's memory cannot be set in place", call.where()));
+      throw UnsupportedError(
+          fmt::format("{}: the geometry of a DTensor's memory cannot be set in place", call.where()));
     if (info.in_place) return run_in_place_replicated(call);
     if (!info.whole_values) admit_fallback(call);
   }

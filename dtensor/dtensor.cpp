@@ -61,7 +61,8 @@ at::Tensor alias_local(const at::Tensor& tensor) {
 }
 
 struct ToLocalFunction : torch::autograd::Function<ToLocalFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, std::int64_t gradient_layout) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor,
+                            std::int64_t gradient_layout) {
     const auto& data = detail::meta(tensor);
     context->saved_data["gradient"] = gradient_layout;
     context->saved_data["mesh"] = hold(data.mesh);
@@ -101,7 +102,8 @@ struct FromLocalFunction : torch::autograd::Function<FromLocalFunction> {
 
 // A full plain tensor, the same on all ranks, into its parts; the gradient is the full one.
 struct DistributeFunction : torch::autograd::Function<DistributeFunction> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& full, std::int64_t layout, const c10::IValue& mesh_value) {
+  static at::Tensor forward(AutogradContext*, const at::Tensor& full, std::int64_t layout,
+                            const c10::IValue& mesh_value) {
     auto mesh = held(mesh_value);
     const auto* to = reinterpret_cast<const Layout*>(layout);
     const at::NoGradGuard no_grad;
@@ -134,15 +136,17 @@ at::Tensor agree(const at::Tensor& full, const DeviceMesh& mesh, int source) {
   for (int mesh_dim = 0; mesh_dim < mesh.ndim(); ++mesh_dim) {
     if (mesh.size(mesh_dim) == 1) continue;
     if (source < 0 || source >= mesh.size(mesh_dim))
-      throw MeshError(fmt::format("distribute_tensor: source {} is outside mesh dimension {} of size {}", source,
-                                  mesh.names()[static_cast<std::size_t>(mesh_dim)], mesh.size(mesh_dim)));
+      throw MeshError(fmt::format("distribute_tensor: source {} is outside mesh dimension {} of size {}",
+                                  source, mesh.names()[static_cast<std::size_t>(mesh_dim)],
+                                  mesh.size(mesh_dim)));
     mesh.group(mesh_dim).broadcast(values, source).wait();
   }
   return values;
 }
 
 // Global sizes from every rank's local sizes: one small exchange over the mesh, checked alike on all ranks.
-std::vector<std::int64_t> exchange_sizes(const at::Tensor& local, const DeviceMesh& mesh, const Layout* layout) {
+std::vector<std::int64_t> exchange_sizes(const at::Tensor& local, const DeviceMesh& mesh,
+                                         const Layout* layout) {
   const auto ndim = local.dim();
   const auto options = at::TensorOptions().dtype(at::kLong).device(mesh.device());
   const auto mine = at::tensor(local.sizes(), at::kLong).to(mesh.device());
@@ -163,7 +167,8 @@ std::vector<std::int64_t> exchange_sizes(const at::Tensor& local, const DeviceMe
     if (cutting.empty()) continue;
     std::int64_t total = 0;
     for (std::int64_t position = 0; position < mesh.size(); ++position) {
-      const auto coordinate = *mesh.layout().coordinate_of(mesh.layout().ranks()[static_cast<std::size_t>(position)]);
+      const auto coordinate =
+          *mesh.layout().coordinate_of(mesh.layout().ranks()[static_cast<std::size_t>(position)]);
       bool counted = true;
       for (int mesh_dim = 0; mesh_dim < mesh.ndim(); ++mesh_dim)
         if (std::find(cutting.begin(), cutting.end(), mesh_dim) == cutting.end() &&
@@ -177,12 +182,14 @@ std::vector<std::int64_t> exchange_sizes(const at::Tensor& local, const DeviceMe
     const auto rank = mesh.layout().ranks()[static_cast<std::size_t>(position)];
     const auto expected = shard_math::local_sizes(*layout, global, *mesh.layout().coordinate_of(rank));
     if (expected != sizes[static_cast<std::size_t>(position)])
-      throw PlacementError(fmt::format(
-          "from_local: rank {} holds [{}] of a tensor placed {}, but the other ranks' parts make its global sizes [{}], of "
-          "which it should hold [{}]. Shards are pieces of ceil(n / ranks), the last ones smaller or empty; use "
-          "distribute_tensor to cut a full tensor so.",
-          rank, fmt::join(sizes[static_cast<std::size_t>(position)], ", "), layout->to_string(), fmt::join(global, ", "),
-          fmt::join(expected, ", ")));
+      throw PlacementError(
+          fmt::format("from_local: rank {} holds [{}] of a tensor placed {}, but the other ranks' parts make "
+                      "its global sizes [{}], of "
+                      "which it should hold [{}]. Shards are pieces of ceil(n / ranks), the last ones "
+                      "smaller or empty; use "
+                      "distribute_tensor to cut a full tensor so.",
+                      rank, fmt::join(sizes[static_cast<std::size_t>(position)], ", "), layout->to_string(),
+                      fmt::join(global, ", "), fmt::join(expected, ", ")));
   }
   return global;
 }
@@ -192,8 +199,9 @@ std::vector<std::int64_t> exchange_sizes(const at::Tensor& local, const DeviceMe
 namespace detail {
 const Layout* layout_for(const DeviceMesh& mesh, const Placements& placements, std::int64_t ndim) {
   if (static_cast<int>(placements.size()) != mesh.ndim())
-    throw PlacementError(fmt::format("{} placements {} for the mesh {}, which has {} dimensions", placements.size(),
-                                     to_string(placements), mesh.to_string(), mesh.ndim()));
+    throw PlacementError(fmt::format("{} placements {} for the mesh {}, which has {} dimensions",
+                                     placements.size(), to_string(placements), mesh.to_string(),
+                                     mesh.ndim()));
   Placements normal;
   for (const auto& placement : placements) normal.push_back(placement.normalized(ndim));
   return Layout::of(&mesh.layout(), normal);
@@ -204,7 +212,8 @@ bool is_dtensor(const at::Tensor& tensor) { return detail::is_dtensor(tensor); }
 
 DTensor::DTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {
   if (!detail::is_dtensor(*this))
-    throw UnsupportedError("not a DTensor: make one with distribute_tensor or from_local, or ask is_dtensor first");
+    throw UnsupportedError(
+        "not a DTensor: make one with distribute_tensor or from_local, or ask is_dtensor first");
 }
 DTensor as_dtensor(const at::Tensor& tensor) { return DTensor(tensor); }
 std::optional<DTensor> try_dtensor(const at::Tensor& tensor) {
@@ -227,8 +236,10 @@ at::Tensor DTensor::to_local(LocalOptions options) const {
     for (int mesh_dim = 0; mesh_dim < data.layout->mesh_ndim(); ++mesh_dim)
       if (data.layout->placement(mesh_dim).is_replicate() && data.layout->mesh().size(mesh_dim) > 1)
         throw UnsupportedError(fmt::format(
-            "to_local: the tensor is Replicate on mesh dimension {} and requires grad, so the placement of its gradient "
-            "must be stated: pass grad_placements with Replicate there if every rank computes the same gradient, Partial() "
+            "to_local: the tensor is Replicate on mesh dimension {} and requires grad, so the placement of "
+            "its gradient "
+            "must be stated: pass grad_placements with Replicate there if every rank computes the same "
+            "gradient, Partial() "
             "if each computes a part of it. Placed {}.",
             data.layout->mesh().names()[static_cast<std::size_t>(mesh_dim)], data.layout->to_string()));
   }
@@ -239,8 +250,9 @@ at::Tensor DTensor::to_local(LocalOptions options) const {
 at::Tensor DTensor::full_tensor() const {
   const auto& data = detail::meta(*this);
   if (!data.mesh->member)
-    throw MeshError(fmt::format("full_tensor: rank {} is outside the mesh {} and holds no values of its tensors",
-                                data.mesh->world->rank(), data.layout->mesh().to_string()));
+    throw MeshError(
+        fmt::format("full_tensor: rank {} is outside the mesh {} and holds no values of its tensors",
+                    data.mesh->world->rank(), data.layout->mesh().to_string()));
   detail::check_readable(*this, "full_tensor");
   const CollectiveReason reason("full_tensor");
   const Layout* whole = data.layout->replicated();
@@ -256,7 +268,8 @@ DTensor DTensor::redistribute(Placements to, RedistributeOptions) const {
   return DTensor(detail::redistribute(*this, detail::layout_for(mesh(), to, dim())));
 }
 
-DTensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placements placements, DistributeOptions options) {
+DTensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placements placements,
+                          DistributeOptions options) {
   detail::ensure_intercepted();
   check_not_dtensor(full, "distribute_tensor");
   const Layout* layout = detail::layout_for(mesh, placements, full.dim());
@@ -273,7 +286,8 @@ DTensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placem
   return DTensor(DistributeFunction::apply(values, as_int(layout), hold(mesh.state())));
 }
 
-DTensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements, FromLocalOptions options) {
+DTensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
+                   FromLocalOptions options) {
   detail::ensure_intercepted();
   check_not_dtensor(local, "from_local");
   const Layout* layout = detail::layout_for(mesh, placements, local.dim());

@@ -5,8 +5,8 @@
 #include "placements/error.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -22,31 +22,37 @@ struct FallbackCounts {
 
 void admit_fallback(const Call& call) {
   if (call.info.random)
-    throw UnsupportedError(fmt::format(
-        "{} draws random numbers and has no distributed form yet: on replicated inputs every rank would draw its own. "
-        "Draw on a plain tensor that is the same on all ranks and distribute_tensor it.",
-        call.where()));
+    throw UnsupportedError(
+        fmt::format("{} draws random numbers and has no distributed form yet: on replicated inputs every "
+                    "rank would draw its own. "
+                    "Draw on a plain tensor that is the same on all ranks and distribute_tensor it.",
+                    call.where()));
   if (call.info.mutates_unmarked)
     for (const auto& operand : call.operands)
-      if (operand.layout && !operand.layout->is_replicated() && operand.ndim() == 1)
-        throw UnsupportedError(fmt::format(
-            "{} writes its running statistics, which are sharded here: what it writes would be lost. Keep the module's "
-            "buffers replicated.",
-            call.where()));
+      if (operand.layout && !operand.layout->is_replicated() &&
+          call.info.handle.schema().arguments()[static_cast<std::size_t>(operand.argument)].name().rfind(
+              "running_", 0) == 0)
+        throw UnsupportedError(
+            fmt::format("{} writes its running statistics, which are sharded here: what it writes would be "
+                        "lost. Keep the module's "
+                        "buffers replicated.",
+                        call.where()));
   World& world = *call.mesh->world;
   const auto count = ++world.slot<FallbackCounts>().counts[call.info.name];
   switch (world.policy().fallback) {
-    case Fallback::allow: return;
+    case Fallback::allow:
+      return;
     case Fallback::warn:
       if (count == 1 && world.rank() == 0)
-        TORCH_WARN("dtensor: ", call.info.name, " has no rule for this call and runs on replicated inputs: ",
-                   call.to_string());
+        TORCH_WARN("dtensor: ", call.info.name,
+                   " has no rule for this call and runs on replicated inputs: ", call.to_string());
       return;
     case Fallback::error:
-      throw UnsupportedError(fmt::format(
-          "{} has no rule for this call and would run on replicated inputs, which the policy refuses (fallback: error). "
-          "Register a rule, replicate the inputs yourself, or allow it with PolicyGuard.",
-          call.where()));
+      throw UnsupportedError(
+          fmt::format("{} has no rule for this call and would run on replicated inputs, which the policy "
+                      "refuses (fallback: error). "
+                      "Register a rule, replicate the inputs yourself, or allow it with PolicyGuard.",
+                      call.where()));
   }
 }
 
@@ -58,12 +64,14 @@ std::vector<std::pair<std::string, std::int64_t>> fallback_counts(World& world) 
 void run_in_place_replicated(Call& call) {
   for (std::size_t i = 0; i < call.operands.size(); ++i)
     if (call.operands[i].written && call.operands[i].layout && call.operands[i].layout->has_partial())
-      throw UnsupportedError(fmt::format(
-          "{} would write through a pending value (argument {}). Reduce it first: x = x.redistribute(...), or use the "
-          "out-of-place form.",
-          call.where(), call.operands[i].argument));
+      throw UnsupportedError(
+          fmt::format("{} would write through a pending value (argument {}). Reduce it first: x = "
+                      "x.redistribute(...), or use the "
+                      "out-of-place form.",
+                      call.where(), call.operands[i].argument));
   admit_fallback(call);
-  const Layout* replicated = Layout::of(call.mesh->layout, Placements(static_cast<std::size_t>(call.mesh->layout->ndim())));
+  const Layout* replicated =
+      Layout::of(call.mesh->layout, Placements(static_cast<std::size_t>(call.mesh->layout->ndim())));
   std::vector<at::Tensor> locals(call.tensors.size());
   for (std::size_t i = 0; i < locals.size(); ++i) {
     if (!call.tensors[i].defined()) continue;
@@ -71,7 +79,8 @@ void run_in_place_replicated(Call& call) {
     if (!call.operands[i].layout) continue;
     const Meta& data = meta(call.tensors[i]);
     CollectiveReason reason("implicit move");
-    locals[i] = move_local(data.local, data.layout, replicated, call.tensors[i].sizes(), *data.mesh, !call.operands[i].written);
+    locals[i] = move_local(data.local, data.layout, replicated, call.tensors[i].sizes(), *data.mesh,
+                           !call.operands[i].written);
   }
   const auto returned = call.info.return_alias;
   call.set_tensors(locals);
@@ -81,12 +90,14 @@ void run_in_place_replicated(Call& call) {
     call.info.handle.callBoxed(call.stack);
   }
   for (std::size_t i = 0; i < locals.size(); ++i)
-    TORCH_CHECK(!call.operands[i].written || locals[i].sizes() == call.tensors[i].sizes(), call.info.name,
-                " changes the size of a DTensor in place, which is not supported: build a new tensor instead");
+    TORCH_CHECK(
+        !call.operands[i].written || locals[i].sizes() == call.tensors[i].sizes(), call.info.name,
+        " changes the size of a DTensor in place, which is not supported: build a new tensor instead");
   for (std::size_t i = 0; i < locals.size(); ++i) {
     if (!call.operands[i].written || !call.operands[i].layout) continue;
     const Meta& data = meta(call.tensors[i]);
-    data.local.copy_(move_local(locals[i], replicated, data.layout, call.tensors[i].sizes(), *data.mesh, true));
+    data.local.copy_(
+        move_local(locals[i], replicated, data.layout, call.tensors[i].sizes(), *data.mesh, true));
   }
   call.stack.resize(call.base);
   for (std::size_t i = 0; i < returned.size(); ++i) call.stack.emplace_back(call.tensors[0]);
@@ -102,9 +113,10 @@ bool run_in_place_view(Call& call) {
   Meta &target = meta(self), &source = meta(result);
   // Had the view to move data, the wrapper's placements would change under its aliases.
   if (source.gathered && !target.gathered)
-    throw UnsupportedError(fmt::format(
-        "{} would have to move the tensor in place, and other tensors may share it. Use the out-of-place form.",
-        call.where()));
+    throw UnsupportedError(
+        fmt::format("{} would have to move the tensor in place, and other tensors may share it. Use the "
+                    "out-of-place form.",
+                    call.where()));
   target.local = source.local;
   target.layout = source.layout;
   target.memo.reset();
@@ -117,7 +129,8 @@ bool run_in_place_view(Call& call) {
 void run_set(Call& call) {
   const at::Tensor self = call.tensors[0], source = call.tensors[1];
   if (!is_dtensor(self))
-    throw UnsupportedError(fmt::format("{}: a plain tensor cannot take the memory of a DTensor; use full_tensor()", call.where()));
+    throw UnsupportedError(fmt::format(
+        "{}: a plain tensor cannot take the memory of a DTensor; use full_tensor()", call.where()));
   TORCH_CHECK(source.sizes() == self.sizes() && source.scalar_type() == self.scalar_type(), call.where(),
               ": the sizes or dtype of a DTensor cannot be set in place");
   static const OperatorInfo& copy = operator_info("aten::copy_", "");
@@ -130,9 +143,10 @@ void run_set(Call& call) {
 void run_out_variant(Call& call) {
   const auto functional = functional_form(call.info);
   if (!functional)
-    throw UnsupportedError(fmt::format("{} has no functional form that could write into a DTensor: call the form without "
-                                       "out= and copy the result.",
-                                       call.where()));
+    throw UnsupportedError(
+        fmt::format("{} has no functional form that could write into a DTensor: call the form without "
+                    "out= and copy the result.",
+                    call.where()));
   torch::jit::Stack inputs;
   std::vector<at::Tensor> outs;
   for (std::size_t i = 0; i < call.info.arguments.size(); ++i) {
@@ -148,7 +162,8 @@ void run_out_variant(Call& call) {
     inputs.push_back(*functional->schema().arguments()[j].default_value());
   for (const auto& out : outs)
     if (!is_dtensor(out))
-      throw UnsupportedError(fmt::format("{}: out= is a plain tensor; give a DTensor on the same mesh", call.where()));
+      throw UnsupportedError(
+          fmt::format("{}: out= is a plain tensor; give a DTensor on the same mesh", call.where()));
   functional->callBoxed(inputs);
   call.stack.resize(call.base);
   for (std::size_t i = 0; i < outs.size(); ++i) {

@@ -3,9 +3,9 @@
 #include "placements/error.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 
 namespace dtensor::detail {
@@ -27,7 +27,8 @@ std::optional<torch::jit::Stack> run_on_meta(Call& call) {
   Call copy(call.info, stack);
   copy.set_tensors(metas);
   for (std::size_t i = 0; i < call.info.arguments.size(); ++i)
-    if (call.info.handle.schema().arguments()[i].name() == "device" && !stack[i].isNone()) stack[i] = at::Device(at::kMeta);
+    if (call.info.handle.schema().arguments()[i].name() == "device" && !stack[i].isNone())
+      stack[i] = at::Device(at::kMeta);
   try {
     call.info.handle.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
@@ -67,8 +68,9 @@ void fill_geometry(Call& call, Decision& decision) {
         result.memory_order = memory_order(tensors[i].sizes(), tensors[i].strides());
       continue;
     }
-    TORCH_INTERNAL_ASSERT(result.layout->max_dim() < tensors[i].dim(), call.info.name, ": result ", i, " has ",
-                          tensors[i].dim(), " dimensions but is placed ", result.layout->to_string());
+    TORCH_INTERNAL_ASSERT(result.layout->max_dim() < tensors[i].dim(), call.info.name, ": result ", i,
+                          " has ", tensors[i].dim(), " dimensions but is placed ",
+                          result.layout->to_string());
     if (decision.view) {
       result.sizes = tensors[i].sizes().vec();
       result.strides = tensors[i].strides().vec();
@@ -79,8 +81,10 @@ void fill_geometry(Call& call, Decision& decision) {
 }
 
 void check_shapes(Call& call) {
-  // Not the composite kernels: they may read values.
-  if (!call.info.in_place && call.info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta)) run_on_meta(call);
+  // Not other composite kernels than those of views: they may read values.
+  if (!call.info.in_place &&
+      (call.info.view || call.info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta)))
+    run_on_meta(call);
 }
 
 void throw_shape_error(Call& call) {

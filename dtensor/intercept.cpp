@@ -56,8 +56,8 @@ torch::Library& library(const std::string& name, DispatchKey key) {
 at::Tensor weight_gradient_kernel(const at::Tensor& gradient, const at::Tensor& input) {
   return at::mm(gradient.flatten(0, -2).t(), input.flatten(0, -2));
 }
-at::Tensor embedding_gradient_kernel(const at::Tensor& gradient, const at::Tensor& indices, const at::Tensor& weight,
-                                     std::int64_t padding, bool scale) {
+at::Tensor embedding_gradient_kernel(const at::Tensor& gradient, const at::Tensor& indices,
+                                     const at::Tensor& weight, std::int64_t padding, bool scale) {
   return at::embedding_dense_backward(gradient, indices, weight.size(0), padding, scale);
 }
 
@@ -66,15 +66,16 @@ void define_own_operators() {
   definitions.def("weight_gradient(Tensor gradient, Tensor input) -> Tensor",
                   torch::dispatch(DispatchKey::CompositeExplicitAutograd, TORCH_FN(weight_gradient_kernel)));
   definitions.def(
-      "embedding_gradient(Tensor gradient, Tensor indices, Tensor weight, int padding_idx, bool scale) -> Tensor",
+      "embedding_gradient(Tensor gradient, Tensor indices, Tensor weight, int padding_idx, bool scale) -> "
+      "Tensor",
       torch::dispatch(DispatchKey::CompositeExplicitAutograd, TORCH_FN(embedding_gradient_kernel)));
 }
 
 // Composites replaced before they decompose. One key alone breaks training or inference.
 const std::set<std::string>& overridden() {
-  static const std::set<std::string> names = {"aten::matmul",  "aten::linear",   "aten::addmm",
-                                              "aten::embedding", "aten::layer_norm", "aten::rms_norm",
-                                              "aten::dropout", "aten::scaled_dot_product_attention"};
+  static const std::set<std::string> names = {
+      "aten::matmul",     "aten::linear",   "aten::addmm",   "aten::embedding",
+      "aten::layer_norm", "aten::rms_norm", "aten::dropout", "aten::scaled_dot_product_attention"};
   return names;
 }
 void register_overrides() {
@@ -89,7 +90,8 @@ void register_overrides() {
     aten.impl("scaled_dot_product_attention", TORCH_FN(override_::scaled_dot_product_attention));
     if (key == DispatchKey::AutogradPrivateUse2) {
       aten.impl("embedding", TORCH_FN(override_::embedding));
-      aten.impl("value_selecting_reduction_backward", TORCH_FN(override_::value_selecting_reduction_backward));
+      aten.impl("value_selecting_reduction_backward",
+                TORCH_FN(override_::value_selecting_reduction_backward));
       aten.impl("cummaxmin_backward", TORCH_FN(override_::cummaxmin_backward));
     } else {
       aten.impl("embedding", TORCH_FN(override_::embedding_below));
@@ -125,9 +127,11 @@ void intercept(const c10::OperatorName& name) {
       !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional))
     return;
   if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse2)) return;
-  const auto full = name.name.substr(colons + 2) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+  const auto full =
+      name.name.substr(colons + 2) + (name.overload_name.empty() ? "" : "." + name.overload_name);
   library(space, DispatchKey::PrivateUse2)
-      .impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<InterceptKernel>(operator_info(*op))));
+      .impl(full.c_str(),
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<InterceptKernel>(operator_info(*op))));
 }
 
 // Note [Late operators]

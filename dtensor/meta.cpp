@@ -13,14 +13,15 @@
 
 namespace dtensor::detail {
 
-at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh, c10::IntArrayRef sizes,
-                c10::IntArrayRef strides) {
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh,
+                c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   TORCH_INTERNAL_ASSERT(!is_dtensor(local), "a DTensor cannot be the local tensor of another");
   const auto backend = local.key_set().highestBackendKey();
-  const c10::DispatchKeySet keys = c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
-                                   c10::DispatchKeySet(c10::BackendComponent::PrivateUse2Bit) |
-                                   c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse2Bit) |
-                                   c10::getAutocastRelatedKeySetFromBackend(backend);
+  const c10::DispatchKeySet keys =
+      c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
+      c10::DispatchKeySet(c10::BackendComponent::PrivateUse2Bit) |
+      c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse2Bit) |
+      c10::getAutocastRelatedKeySetFromBackend(backend);
   c10::intrusive_ptr<c10::TensorImpl> impl;
   {
     // Note [Inference mode]: a view of a normal tensor must stay normal, and inference tensors have no version, so a
@@ -43,7 +44,8 @@ at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshS
   return at::Tensor(std::move(impl));
 }
 
-at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh, c10::IntArrayRef sizes) {
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh,
+                c10::IntArrayRef sizes) {
   return wrap(std::move(local), layout, std::move(mesh), sizes, contiguous_strides(sizes));
 }
 
@@ -93,7 +95,8 @@ std::vector<int> memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides) 
   return order;
 }
 
-void check_local(const at::Tensor& local, const Layout& layout, const MeshState& mesh, c10::IntArrayRef sizes) {
+void check_local(const at::Tensor& local, const Layout& layout, const MeshState& mesh,
+                 c10::IntArrayRef sizes) {
   if (!mesh.member) return;
   const auto expected = shard_math::local_sizes(layout, sizes, mesh.coordinate);
   if (local.sizes() == c10::IntArrayRef(expected)) return;

@@ -62,10 +62,11 @@ inline Meta& meta(const at::TensorBase& tensor) {
 }
 
 // The only factory of DTensors. `local` is shared, not copied; sizes and strides are global.
-at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh, c10::IntArrayRef sizes,
-                c10::IntArrayRef strides);
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh,
+                c10::IntArrayRef sizes, c10::IntArrayRef strides);
 // With contiguous global strides.
-at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh, c10::IntArrayRef sizes);
+at::Tensor wrap(at::Tensor local, const Layout* layout, c10::intrusive_ptr<MeshState> mesh,
+                c10::IntArrayRef sizes);
 // Another tensor over the same local tensor and version counter, without graph.
 at::Tensor rewrap(const at::Tensor& tensor);
 
@@ -76,6 +77,7 @@ std::vector<std::int64_t> strides_in_order(c10::IntArrayRef sizes, c10::ArrayRef
 std::vector<int> memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
 // Whether a wrapped layout and a rank's local tensor fit each other: the local sizes are those of shard_math.
-void check_local(const at::Tensor& local, const Layout& layout, const MeshState& mesh, c10::IntArrayRef sizes);
+void check_local(const at::Tensor& local, const Layout& layout, const MeshState& mesh,
+                 c10::IntArrayRef sizes);
 
 }  // namespace dtensor::detail

@@ -88,7 +88,8 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
     if (result.alias_info() && result.alias_info()->isWrite())
       for (std::size_t i = 0; i < written.size(); ++i) {
         const auto* info = schema.arguments()[i].alias_info();
-        if (written[i] && info && info->beforeSets() == result.alias_info()->beforeSets()) alias = static_cast<int>(i);
+        if (written[i] && info && info->beforeSets() == result.alias_info()->beforeSets())
+          alias = static_cast<int>(i);
       }
     return_alias.push_back(alias);
     returns_tensor = returns_tensor || result.type()->str().find("Tensor") != std::string::npos;
@@ -98,17 +99,17 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
   rule = find_rule(name);
   random = handle.hasTag(at::Tag::nondeterministic_seeded);
   mutates_unmarked = writes_running_statistics(name);
-  static const std::set<std::string> carrying = {"aten::t",      "aten::transpose.int", "aten::permute", "aten::_to_copy",
-                                                 "aten::clone",  "aten::detach",        "aten::alias",   "aten::view",
-                                                 "aten::expand", "aten::lift_fresh"};
+  static const std::set<std::string> carrying = {
+      "aten::t",      "aten::transpose.int", "aten::permute", "aten::_to_copy", "aten::clone",
+      "aten::detach", "aten::alias",         "aten::view",    "aten::expand",   "aten::lift_fresh"};
   carries_wishes = carrying.count(name) > 0;
   casts = name == "aten::_to_copy";
   sets_values = name == "aten::set_.source_Tensor";
   changes_geometry = in_place && handle.hasTag(at::Tag::inplace_view);
   element_wise_list = name.rfind("aten::_foreach_", 0) == 0 &&
                       handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-  static const std::set<std::string> striding = {"aten::as_strided", "aten::as_strided_", "aten::as_strided_copy",
-                                                 "aten::as_strided_scatter"};
+  static const std::set<std::string> striding = {"aten::as_strided", "aten::as_strided_",
+                                                 "aten::as_strided_copy", "aten::as_strided_scatter"};
   reads_strides = striding.count(name) > 0;
   for (std::size_t i = 0; i < arguments.size(); ++i)
     if (schema.arguments()[i].name() == "device") device_argument = static_cast<int>(i);
@@ -119,7 +120,8 @@ std::optional<c10::OperatorHandle> functional_form(const OperatorInfo& info) {
   static std::unordered_map<const OperatorInfo*, std::optional<c10::OperatorHandle>> forms;
   const std::lock_guard lock(mutex);
   const auto found = forms.find(&info);
-  return found != forms.end() ? found->second : forms.emplace(&info, find_functional_form(info)).first->second;
+  return found != forms.end() ? found->second
+                              : forms.emplace(&info, find_functional_form(info)).first->second;
 }
 
 const OperatorInfo& operator_info(const c10::OperatorHandle& handle) {

@@ -26,22 +26,22 @@ struct OperatorInfo {
   c10::OperatorHandle handle;
   std::string name;  // "aten::add.Tensor"
   std::vector<Argument> arguments;
-  std::vector<bool> written;       // per argument
-  std::vector<int> return_alias;   // per return: the written argument it is, or -1
+  std::vector<bool> written;      // per argument
+  std::vector<int> return_alias;  // per return: the written argument it is, or -1
   const RuleEntry* rule = nullptr;
-  bool in_place = false;     // writes argument 0 and returns it
-  bool has_out = false;      // writes keyword arguments (out=)
-  bool random = false;       // draws random numbers
-  bool carries_wishes = false;  // results keep the wishes of operand 0
-  bool mutates_unmarked = false;  // writes to arguments without saying so in its schema
-  bool view = false;          // its schema says that results alias argument 0
-  bool whole_values = false;  // returns no tensor: reads values
-  bool changes_geometry = false;  // in place (transpose_, squeeze_, resize_)
-  bool sets_values = false;       // set_(self, source)
-  bool element_wise_list = false; // _foreach_: LibTorch's own loop over the lists
-  bool reads_strides = false;  // as_strided and its kin: arguments that refer to the operand's memory
-  bool casts = false;          // _to_copy
-  int device_argument = -1;    // where a device is asked for
+  bool in_place = false;           // writes argument 0 and returns it
+  bool has_out = false;            // writes keyword arguments (out=)
+  bool random = false;             // draws random numbers
+  bool carries_wishes = false;     // results keep the wishes of operand 0
+  bool mutates_unmarked = false;   // writes to arguments without saying so in its schema
+  bool view = false;               // its schema says that results alias argument 0
+  bool whole_values = false;       // returns no tensor: reads values
+  bool changes_geometry = false;   // in place (transpose_, squeeze_, resize_)
+  bool sets_values = false;        // set_(self, source)
+  bool element_wise_list = false;  // _foreach_: LibTorch's own loop over the lists
+  bool reads_strides = false;      // as_strided and its kin: arguments that refer to the operand's memory
+  bool casts = false;              // _to_copy
+  int device_argument = -1;        // where a device is asked for
 };
 
 // The form that writes nothing, of an in-place operator ("aten::add_" -> "aten::add") or an out= one ("aten::add.out" ->

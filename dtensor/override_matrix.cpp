@@ -65,7 +65,8 @@ struct MatmulFunction : torch::autograd::Function<MatmulFunction> {
     // In the weight's memory order, so that AccumulateGrad takes the gradient without a copy, which would reduce it: a
     // weight.t() gets a transposed one.
     if (context->needs_input_grad(1))
-      results[1] = saved[1].is_contiguous() ? weight_gradient(saved[0], gradient) : weight_gradient(gradient, saved[0]).t();
+      results[1] = saved[1].is_contiguous() ? weight_gradient(saved[0], gradient)
+                                            : weight_gradient(gradient, saved[0]).t();
     return results;
   }
 };
@@ -111,7 +112,8 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& input) 
 
 bool equal_batch(const at::Tensor& a, const at::Tensor& b) {
   return a.dim() >= 3 && a.dim() == b.dim() &&
-         a.sizes().slice(0, static_cast<std::size_t>(a.dim()) - 2) == b.sizes().slice(0, static_cast<std::size_t>(b.dim()) - 2);
+         a.sizes().slice(0, static_cast<std::size_t>(a.dim()) - 2) ==
+             b.sizes().slice(0, static_cast<std::size_t>(b.dim()) - 2);
 }
 
 }  // namespace
@@ -120,9 +122,10 @@ void prepare(const at::Tensor& tensor, const char* name) {
   if (!tensor.defined()) return;
   if (is_dtensor(tensor)) return install_leaf_hook(tensor);
   if (at::GradMode::is_enabled() && tensor.requires_grad())
-    throw UnsupportedError(std::string(name) +
-                           ": a plain tensor that requires grad meets a DTensor. Its gradient would be a DTensor: bring it "
-                           "in with distribute_tensor(tensor, mesh, placements), which is differentiable.");
+    throw UnsupportedError(
+        std::string(name) +
+        ": a plain tensor that requires grad meets a DTensor. Its gradient would be a DTensor: bring it "
+        "in with distribute_tensor(tensor, mesh, placements), which is differentiable.");
 }
 
 at::Tensor call_composite(const char* name, std::vector<c10::IValue> arguments) {
@@ -153,10 +156,10 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
   return result;
 }
 
-at::Tensor addmm(const at::Tensor& self, const at::Tensor& x, const at::Tensor& weight, const at::Scalar& beta,
-                 const at::Scalar& alpha) {
-  TORCH_CHECK(x.dim() == 2 && weight.dim() == 2, "addmm: both factors must be matrices, got ", x.dim(), "-D and ",
-              weight.dim(), "-D");
+at::Tensor addmm(const at::Tensor& self, const at::Tensor& x, const at::Tensor& weight,
+                 const at::Scalar& beta, const at::Scalar& alpha) {
+  TORCH_CHECK(x.dim() == 2 && weight.dim() == 2, "addmm: both factors must be matrices, got ", x.dim(),
+              "-D and ", weight.dim(), "-D");
   auto result = at::matmul(x, weight);
   if (!alpha.equal(1)) result = result * alpha;
   if (beta.equal(0)) return result;

@@ -4,8 +4,9 @@
 
 namespace dtensor::detail::override_ {
 
-at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::int64_t dim, const at::Tensor& indices,
-                                              c10::SymIntArrayRef sizes, bool keepdim) {
+at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::int64_t dim,
+                                              const at::Tensor& indices, c10::SymIntArrayRef sizes,
+                                              bool keepdim) {
   auto values = gradient, places = indices;
   if (!keepdim && !sizes.empty()) {
     values = gradient.unsqueeze(dim);

@@ -37,7 +37,7 @@ struct SharedMove {
   const Layout* to;
   at::ScalarType dtype;
   std::vector<std::int64_t> mesh_dims;
-  at::Tensor data;             // without graph
+  at::Tensor data;  // without graph
   std::int64_t data_version;
   std::optional<WeakNode<NodePointer>> node;
   std::thread::id thread;
@@ -61,17 +61,19 @@ const std::shared_ptr<MoveMemo>& memo_of(const at::Tensor& tensor) {
   return data.memo;
 }
 
-SharedMove* find(MoveMemo& memo, const Layout* to, const std::vector<std::int64_t>& mesh_dims, at::ScalarType dtype) {
+SharedMove* find(MoveMemo& memo, const Layout* to, const std::vector<std::int64_t>& mesh_dims,
+                 at::ScalarType dtype) {
   for (auto& move : memo.moves)
-    if (move.to == to && move.dtype == dtype && move.mesh_dims == mesh_dims && version(move.data) == move.data_version &&
-        move.thread == std::this_thread::get_id())
+    if (move.to == to && move.dtype == dtype && move.mesh_dims == mesh_dims &&
+        version(move.data) == move.data_version && move.thread == std::this_thread::get_id())
       return &move;
   return nullptr;
 }
 
 }  // namespace
 
-at::Tensor shared_move(const at::Tensor& tensor, const Layout* to, const std::vector<std::int64_t>& mesh_dims) {
+at::Tensor shared_move(const at::Tensor& tensor, const Layout* to,
+                       const std::vector<std::int64_t>& mesh_dims) {
   check_readable(tensor, "move");
   if (meta(tensor).untracked) return move_dims(tensor, to, mesh_dims);
   const bool with_graph = at::GradMode::is_enabled() && tensor.requires_grad();
@@ -108,10 +110,11 @@ void note_cast(const at::Tensor& source, const at::Tensor& copy) {
 void check_readable(const at::Tensor& tensor, const char* function) {
   const Meta& data = meta(tensor);
   if (data.gathered && data.base_version != version(tensor))
-    throw UnsupportedError(fmt::format(
-        "{}: the tensor is a view that had to move data, and the tensor it came from was changed in place since. Take the "
-        "view anew.",
-        function));
+    throw UnsupportedError(
+        fmt::format("{}: the tensor is a view that had to move data, and the tensor it came from was changed "
+                    "in place since. Take the "
+                    "view anew.",
+                    function));
 }
 
 }  // namespace dtensor::detail

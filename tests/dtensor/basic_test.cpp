@@ -1,6 +1,6 @@
 // The first things a user does: distribute, compute, read, differentiate.
-#include <catch2/catch_test_macros.hpp>
 #include <dtensor/all.h>
+#include <catch2/catch_test_macros.hpp>
 
 #include <torch/torch.h>
 

@@ -1,9 +1,9 @@
 // Operators of other libraries, also those defined after this library has registered its kernels (DESIGN 4.2).
-#include <catch2/catch_test_macros.hpp>
 #include <dtensor/fallback.h>
 #include <support/check.h>
 #include <torch/library.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 #include <mutex>
 
@@ -22,14 +22,16 @@ at::Tensor tripled(const at::Tensor& a) {
   return result;
 }
 at::Tensor call(const char* name, const at::Tensor& a) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<at::Tensor(const at::Tensor&)>().call(a);
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<at::Tensor(const at::Tensor&)>().call(
+      a);
 }
 struct Tripled : torch::autograd::Function<Tripled> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& a) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return call("late::with_autograd", a);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list g) {
     return {g[0] * 3};
   }
 };
@@ -44,12 +46,13 @@ void define_late_operators() {
     for (const char* name : {"explicit", "cpu", "with_autograd", "implicit", "explicit_reading"})
       library.def((std::string(name) + "(Tensor a) -> Tensor").c_str());
     library.impl("explicit", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(doubled)));
-    library.impl("explicit_reading", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(tripled)));
+    library.impl("explicit_reading",
+                 torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(tripled)));
     library.impl("cpu", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(tripled)));
     library.impl("with_autograd", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(tripled)));
     library.impl("with_autograd", torch::dispatch(c10::DispatchKey::Autograd, TORCH_FN(tripled_autograd)));
-    library.impl("implicit",
-                 torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, [](const at::Tensor& a) { return a * 5; }));
+    library.impl("implicit", torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd,
+                                             [](const at::Tensor& a) { return a * 5; }));
   });
 }
 
@@ -67,7 +70,8 @@ TEST_CASE("an operator defined late runs on replicated inputs, with every kind o
       for (bool inference : {false, true}) {
         const c10::InferenceMode mode(inference);
         check_close(call("late::explicit", x), full * 2, "CompositeExplicitAutograd");
-        check_close(call("late::explicit_reading", x), full * 3, "CompositeExplicitAutograd that reads memory");
+        check_close(call("late::explicit_reading", x), full * 3,
+                    "CompositeExplicitAutograd that reads memory");
         check_close(call("late::cpu", x), full * 3, "CPU");
         check_close(call("late::with_autograd", x), full * 3, "CPU with autograd");
         check_close(call("late::implicit", x), full * 5, "CompositeImplicitAutograd");
@@ -75,7 +79,8 @@ TEST_CASE("an operator defined late runs on replicated inputs, with every kind o
     }
     const auto counts = dtensor::detail::fallback_counts(World::current());
     const auto counted = [&](const std::string& name) {
-      return std::any_of(counts.begin(), counts.end(), [&](const auto& entry) { return entry.first == name; });
+      return std::any_of(counts.begin(), counts.end(),
+                         [&](const auto& entry) { return entry.first == name; });
     };
     check(counted("late::explicit") && counted("late::cpu"), "counted as run for want of a rule");
   });
@@ -103,7 +108,8 @@ TEST_CASE("an operator defined late obeys the fallback policy") {
     const PolicyGuard guard({Fallback::error, ImplicitMoves::allow, PlainTensors::error});
     const auto x = place(values({6}), line(2), {Shard(0)});
     check_contains(refusal_of<UnsupportedError>([&] { call("late::cpu", x); }, "cpu"), "late::cpu");
-    check_contains(refusal_of<UnsupportedError>([&] { call("late::explicit", x); }, "explicit"), "late::explicit");
+    check_contains(refusal_of<UnsupportedError>([&] { call("late::explicit", x); }, "explicit"),
+                   "late::explicit");
     check_close(call("late::implicit", x), values({6}) * 5, "a composite needs no rule");
   });
 }

@@ -1,8 +1,8 @@
 // The functions that make a DTensor, place it and read it: DESIGN section 3's table, row by row.
-#include <catch2/catch_test_macros.hpp>
 #include <placements/shard_math.h>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -11,14 +11,16 @@ TEST_CASE("distribute_tensor: the values of the source coordinate win along each
   run_ranks(4, [](int rank) {
     const auto mesh = grid(2, 2);
     const auto base = counting({4, 6});
-    for (const Placements& placements : {Placements{Shard(0), Replicate()}, {Shard(1), Shard(0)}, {Partial(), Shard(1)}}) {
+    for (const Placements& placements :
+         {Placements{Shard(0), Replicate()}, {Shard(1), Shard(0)}, {Partial(), Shard(1)}}) {
       check_close(distribute_tensor(base + rank, mesh, placements), base, "rank 0's values");
       check_close(distribute_tensor(base + rank, mesh, placements, {1}), base + 3, "rank 3's values");
     }
     const CollectiveCounter counter;
     const auto trusted = distribute_tensor(base + rank, mesh, {Shard(0), Replicate()}, {std::nullopt});
     check(counter.total() == 0, "source = none sends nothing");
-    check_close(trusted.to_local(), base.narrow(0, 2 * (rank / 2), 2) + rank, "source = none keeps this rank's values");
+    check_close(trusted.to_local(), base.narrow(0, 2 * (rank / 2), 2) + rank,
+                "source = none keeps this rank's values");
   });
 }
 
@@ -39,11 +41,16 @@ TEST_CASE("distribute_tensor refuses what does not fit, on all ranks") {
   run_ranks(2, [](int) {
     const auto mesh = line(2);
     const auto full = counting({4, 6});
-    refusal_of<PlacementError>([&] { distribute_tensor(full, mesh, {Shard(0), Replicate()}); }, "too many placements");
+    refusal_of<PlacementError>(
+        [&] {
+          distribute_tensor(full, mesh, {Shard(0), Replicate()});
+        },
+        "too many placements");
     refusal_of<PlacementError>([&] { distribute_tensor(full, mesh, {Shard(2)}); }, "no such dimension");
     refusal_of<PlacementError>([&] { distribute_tensor(full, mesh, {Shard(-3)}); }, "no such dimension");
     refusal_of<MeshError>([&] { distribute_tensor(full, mesh, {Shard(0)}, {2}); }, "no such source");
-    refusal_of<UnsupportedError>([&] { distribute_tensor(place(full, mesh, {Shard(0)}), mesh, {Shard(0)}); }, "a DTensor");
+    refusal_of<UnsupportedError>([&] { distribute_tensor(place(full, mesh, {Shard(0)}), mesh, {Shard(0)}); },
+                                 "a DTensor");
     refusal_of<MeshError>([&] { distribute_tensor(full.to(at::kMeta), mesh, {Shard(0)}); }, "another device");
     error_of<UnsupportedError>([&] { DTensor{full}; }, "DTensor of a plain tensor");
     check(!try_dtensor(full) && try_dtensor(place(full, mesh, {Shard(0)})), "try_dtensor");
@@ -92,7 +99,8 @@ TEST_CASE("to_local: the gradient's placements") {
     check_close(pending.grad(), at::full({4, 3}, 3, at::kDouble), "pending");
 
     auto whole_one = leaf(full, mesh, {Replicate()});
-    check_contains(refusal_of<UnsupportedError>([&] { whole_one.to_local(); }, "unstated"), "grad_placements");
+    check_contains(refusal_of<UnsupportedError>([&] { whole_one.to_local(); }, "unstated"),
+                   "grad_placements");
     {
       const at::NoGradGuard no_grad;
       whole_one.to_local();  // no gradient, nothing to state
@@ -103,7 +111,11 @@ TEST_CASE("to_local: the gradient's placements") {
     whole_one.mutable_grad() = at::Tensor();
     (whole_one.to_local({Placements{Partial()}}) * (rank + 1)).sum().backward();
     check_close(whole_one.grad(), at::full({4, 3}, 3, at::kDouble), "stated: each rank computes a part");
-    error_of<PlacementError>([&] { whole_one.to_local({Placements{Shard(0), Shard(1)}}); }, "one entry too many");
+    error_of<PlacementError>(
+        [&] {
+          whole_one.to_local({Placements{Shard(0), Shard(1)}});
+        },
+        "one entry too many");
   });
   run_ranks(1, [](int) {
     auto x = leaf(values({4, 3}), line(1), {Replicate()});
@@ -155,12 +167,20 @@ TEST_CASE("from_local wraps without copying, finds global sizes and refuses part
     check(from_local(at::ones({2, 2}), mesh, {Shard(1)}, {.even = true}).size(1) == 6, "even");
 
     error_of<PlacementError>([&] { from_local(at::ones({rank + 1, 2}), mesh, {Shard(0)}); }, "1, 2, 3 rows");
-    error_of<PlacementError>([&] { from_local(at::ones({rank == 1 ? 0 : 2, 2}), mesh, {Shard(0)}); }, "2, 0, 2 rows");
-    check_close(from_local(at::ones({rank == 0 ? 1 : 0, 2}), mesh, {Shard(0)}), at::ones({1, 2}), "empty parts");
     error_of<PlacementError>(
-        [&] { from_local(at::ones({4, 2}), mesh, {Shard(0)}, {.global_sizes = std::vector<std::int64_t>{7, 2}}); },
+        [&] {
+          from_local(at::ones({rank == 1 ? 0 : 2, 2}), mesh, {Shard(0)});
+        },
+        "2, 0, 2 rows");
+    check_close(from_local(at::ones({rank == 0 ? 1 : 0, 2}), mesh, {Shard(0)}), at::ones({1, 2}),
+                "empty parts");
+    error_of<PlacementError>(
+        [&] {
+          from_local(at::ones({4, 2}), mesh, {Shard(0)}, {.global_sizes = std::vector<std::int64_t>{7, 2}});
+        },
         "sizes that do not fit");
-    error_of<UnsupportedError>([&] { from_local(tensor, mesh, {Shard(0)}); }, "a DTensor cannot be a local tensor");
+    error_of<UnsupportedError>([&] { from_local(tensor, mesh, {Shard(0)}); },
+                               "a DTensor cannot be a local tensor");
   });
 }
 
@@ -168,8 +188,10 @@ TEST_CASE("from_local on a grid: sizes of nested cuts") {
   run_ranks(4, [](int) {
     const auto mesh = grid(2, 2);
     for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{5, 3}, {4, 4}, {1, 7}, {7, 2}})
-      for (const Placements& placements :
-           {Placements{Shard(0), Shard(0)}, {Shard(0), Shard(1)}, {Shard(1), Partial()}, {Replicate(), Shard(1)}}) {
+      for (const Placements& placements : {Placements{Shard(0), Shard(0)},
+                                           {Shard(0), Shard(1)},
+                                           {Shard(1), Partial()},
+                                           {Replicate(), Shard(1)}}) {
         const auto full = values(sizes);
         const auto local = place(full, mesh, placements).to_local().clone();
         check_close(from_local(local, mesh, placements), full, to_string(placements));
@@ -185,7 +207,8 @@ TEST_CASE("from_local: the gradient of a pending tensor is replicated, of a shar
       auto local = at::ones({placement.is_shard() ? 2 : 4, 2}, at::kDouble).set_requires_grad(true);
       (from_local(local, mesh, {placement}) * place(weights, mesh, {Replicate()})).sum().backward();
       check(!is_dtensor(local.grad()), "plain");
-      check_close(local.grad(), placement.is_shard() ? weights.narrow(0, 2 * rank, 2) : weights, placement.to_string());
+      check_close(local.grad(), placement.is_shard() ? weights.narrow(0, 2 * rank, 2) : weights,
+                  placement.to_string());
     }
   });
 }
@@ -220,8 +243,11 @@ TEST_CASE("distribute_batch: each data-parallel coordinate brings its part") {
 TEST_CASE("factories: values, dtype and placements, pending ones included") {
   run_ranks(4, [](int) {
     const auto mesh = grid(2, 2);
-    for (const Placements& placements : {Placements{Shard(0), Shard(1)}, {Shard(0), Shard(0)}, {Partial(), Replicate()},
-                                         {Partial(ReduceOp::avg), Shard(1)}, {Partial(ReduceOp::max), Partial(ReduceOp::max)}}) {
+    for (const Placements& placements : {Placements{Shard(0), Shard(1)},
+                                         {Shard(0), Shard(0)},
+                                         {Partial(), Replicate()},
+                                         {Partial(ReduceOp::avg), Shard(1)},
+                                         {Partial(ReduceOp::max), Partial(ReduceOp::max)}}) {
       const auto options = at::TensorOptions().dtype(at::kDouble);
       check_close(zeros({5, 3}, mesh, placements, options), at::zeros({5, 3}, options), "zeros");
       check_close(ones({5, 3}, mesh, placements, options), at::ones({5, 3}, options), "ones");
@@ -232,7 +258,11 @@ TEST_CASE("factories: values, dtype and placements, pending ones included") {
     check(ones({2}, mesh, {Shard(0), Replicate()}).scalar_type() == at::kFloat, "default dtype");
     const auto parameter = zeros({4}, mesh, {Shard(0), Replicate()}, at::TensorOptions().requires_grad(true));
     check(parameter.requires_grad() && parameter.is_leaf(), "a leaf that requires grad");
-    refusal_of<MeshError>([&] { zeros({4}, mesh, {Shard(0), Replicate()}, at::TensorOptions(at::kMeta)); }, "another device");
+    refusal_of<MeshError>(
+        [&] {
+          zeros({4}, mesh, {Shard(0), Replicate()}, at::TensorOptions(at::kMeta));
+        },
+        "another device");
   });
 }
 
@@ -278,7 +308,8 @@ TEST_CASE("ranks outside a mesh hold empty tensors and cannot read or compute") 
       check_close(tensor + 1, counting({4, 2}) + 1, "members compute");
       return;
     }
-    check(tensor.to_local().numel() == 0 && made.to_local().numel() == 0 && wrapped.to_local().numel() == 0, "empty");
+    check(tensor.to_local().numel() == 0 && made.to_local().numel() == 0 && wrapped.to_local().numel() == 0,
+          "empty");
     error_of<MeshError>([&] { static_cast<void>(tensor.full_tensor()); }, "full_tensor");
     error_of<MeshError>([&] { tensor + 1; }, "add");
     error_of<MeshError>([&] { tensor.sum().item<double>(); }, "item");
@@ -289,7 +320,8 @@ TEST_CASE("ranks outside a mesh hold empty tensors and cannot read or compute") 
 TEST_CASE("a DTensor is a variable to torch::autograd::Function, whatever its static type") {
   struct Twice : torch::autograd::Function<Twice> {
     static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 2; }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list g) {
       return {g[0] * 2};
     }
   };

@@ -1,8 +1,8 @@
 // Writing to pending values (trap 24), out=, and lists of tensors.
-#include <catch2/catch_test_macros.hpp>
 #include <dtensor/meta.h>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -58,10 +58,8 @@ TEST_CASE("trap 24: times and divided by a whole value pass, everything else is 
     check_placed(x, {Partial()}, "still pending");
 
     const std::vector<std::pair<const char*, std::function<void(at::Tensor&)>>> refused = {
-        {"relu_", [](at::Tensor& t) { t.relu_(); }},
-        {"clamp_", [](at::Tensor& t) { t.clamp_(0, 1); }},
-        {"exp_", [](at::Tensor& t) { t.exp_(); }},
-        {"pow_", [](at::Tensor& t) { t.pow_(2); }},
+        {"relu_", [](at::Tensor& t) { t.relu_(); }},       {"clamp_", [](at::Tensor& t) { t.clamp_(0, 1); }},
+        {"exp_", [](at::Tensor& t) { t.exp_(); }},         {"pow_", [](at::Tensor& t) { t.pow_(2); }},
         {"sigmoid_", [](at::Tensor& t) { t.sigmoid_(); }},
     };
     for (const auto& [name, write] : refused) {
@@ -91,7 +89,8 @@ TEST_CASE("trap 24: K02, clamp_ on a pending sum through two handles") {
     const at::Tensor v = t;
     const auto alias = t.detach();
     error_of<UnsupportedError>([&] { t.clamp_(std::nullopt, 2); }, "refused");
-    for (const auto& handle : {at::Tensor(t), v, alias}) check_close(handle, at::full({1}, 7.0f), "as it was");
+    for (const auto& handle : {at::Tensor(t), v, alias})
+      check_close(handle, at::full({1}, 7.0f), "as it was");
   });
 }
 
@@ -165,7 +164,8 @@ TEST_CASE("plain.copy_(dtensor), and dtensor.copy_(plain full tensor), which mea
       check_placed(x, {placement}, "copy_");
       check_close(x, full, "copy_");
       auto plain = at::zeros({4, 6}, at::kDouble);
-      check_contains(error_of<UnsupportedError>([&] { plain.copy_(x); }, "into a plain tensor"), "full_tensor");
+      check_contains(error_of<UnsupportedError>([&] { plain.copy_(x); }, "into a plain tensor"),
+                     "full_tensor");
       error_of<UnsupportedError>([&] { plain.add_(x); }, "into a plain tensor");
     }
   });

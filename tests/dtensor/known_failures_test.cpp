@@ -1,7 +1,7 @@
 // Public failures of other systems, restated; each test bears its number. See also the tests of the files they concern.
-#include <catch2/catch_test_macros.hpp>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -79,8 +79,10 @@ TEST_CASE("K06: a pending average") {
 
 TEST_CASE("K07: one kind of pending value to another") {
   run_ranks(2, [](int) {
-    check_close(pending(number(2), number(4)).redistribute({Partial(ReduceOp::avg)}), number(6), "sum to avg");
-    check_close(pending(number(2), number(4), ReduceOp::max).redistribute({Partial()}), number(4), "max to sum");
+    check_close(pending(number(2), number(4)).redistribute({Partial(ReduceOp::avg)}), number(6),
+                "sum to avg");
+    check_close(pending(number(2), number(4), ReduceOp::max).redistribute({Partial()}), number(4),
+                "max to sum");
   });
 }
 
@@ -98,9 +100,11 @@ TEST_CASE("K08: argmax and argmin across shards") {
 TEST_CASE("K16: a view that needs data movement") {
   run_ranks(4, [](int) {
     const auto x = place(counting({12, 8}), line(4), {Shard(1)});
-    for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{16, 6}, {96}, {2, 6, 8}, {12, 2, 4}, {12, 4, 2}}) {
+    for (const auto& sizes :
+         std::vector<std::vector<std::int64_t>>{{16, 6}, {96}, {2, 6, 8}, {12, 2, 4}, {12, 4, 2}}) {
       try {
-        check_close(x.view(sizes), counting({12, 8}).view(sizes), fmt::format("view [{}]", fmt::join(sizes, ", ")));
+        check_close(x.view(sizes), counting({12, 8}).view(sizes),
+                    fmt::format("view [{}]", fmt::join(sizes, ", ")));
       } catch (const UnsupportedError&) {
       }
     }
@@ -112,7 +116,8 @@ TEST_CASE("K17: splitting a dimension that two mesh dimensions cut") {
     const auto x = place(counting({12}), grid(2, 3), {Shard(0), Shard(0)});
     for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{3, 4}, {6, 2}, {2, 6}}) {
       try {
-        check_close(x.reshape(sizes), counting({12}).reshape(sizes), fmt::format("reshape [{}]", fmt::join(sizes, ", ")));
+        check_close(x.reshape(sizes), counting({12}).reshape(sizes),
+                    fmt::format("reshape [{}]", fmt::join(sizes, ", ")));
       } catch (const UnsupportedError&) {
       }
     }
@@ -123,7 +128,8 @@ TEST_CASE("K21: global sizes of unequal parts") {
   run_ranks(4, [](int rank) {
     const auto full = counting({10, 2});
     const auto part = full.narrow(0, 3 * rank, rank == 3 ? 1 : 3);
-    for (const auto& options : {FromLocalOptions{}, FromLocalOptions{std::vector<std::int64_t>{10, 2}, false}}) {
+    for (const auto& options :
+         {FromLocalOptions{}, FromLocalOptions{std::vector<std::int64_t>{10, 2}, false}}) {
       const auto x = from_local(part, line(4), {Shard(0)}, options);
       check(x.size(0) == 10, "the same sizes on all ranks");
       check_close(x, full, "values");
@@ -142,7 +148,11 @@ TEST_CASE("K24: Shard(-1) and Shard(1) are one placement") {
 TEST_CASE("K25: redistribute across meshes") {
   run_ranks(4, [](int) {
     const auto x = place(values({4, 4}), line(4), {Shard(0)});
-    error_of<Error>([&] { static_cast<void>(x.redistribute({Shard(0), Shard(1)})); }, "placements of another mesh");
+    error_of<Error>(
+        [&] {
+          static_cast<void>(x.redistribute({Shard(0), Shard(1)}));
+        },
+        "placements of another mesh");
     const auto y = place(values({4, 4}), grid(2, 2), {Shard(0), Shard(1)});
     const auto text = refusal_of<MeshError>([&] { x + y; }, "an operator on both");
     check_contains(text, x.mesh().to_string());
@@ -186,7 +196,8 @@ TEST_CASE("K23: add of operands cut in different dimensions") {
   for (int ranks : {2, 4})
     run_ranks(ranks, [ranks](int) {
       for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{16, 32}, {5, 3}}) {
-        auto a = leaf(values(sizes), line(ranks), {Shard(0)}), b = leaf(values(sizes, 1), line(ranks), {Shard(1)});
+        auto a = leaf(values(sizes), line(ranks), {Shard(0)}),
+             b = leaf(values(sizes, 1), line(ranks), {Shard(1)});
         const auto c = a + b;
         check_close(c, values(sizes) + values(sizes, 1), "sum");
         c.sum().backward();
@@ -205,7 +216,8 @@ TEST_CASE("K34: complex multiply in backward") {
       return out.detach();
     };
     auto x = leaf(at::tensor({1.f, 2.f}).view({1, 1, 2}), line(2), {Replicate()});
-    check_close(run(x, place(factor, line(2), {Replicate()})), at::tensor({-5.f, 10.f}).view({1, 1, 2}), "value");
+    check_close(run(x, place(factor, line(2), {Replicate()})), at::tensor({-5.f, 10.f}).view({1, 1, 2}),
+                "value");
     check_close(x.grad(), at::tensor({7.f, -1.f}).view({1, 1, 2}), "gradient");
     for (const auto& placement : {Shard(0), Shard(1)}) {
       auto y = leaf(values({2, 2, 2}, 0, at::kFloat), line(2), {placement});
@@ -220,14 +232,17 @@ TEST_CASE("K71: the decision cache does not grow with values in lists") {
   run_ranks(2, [](int) {
     // Counted in policy_test.cpp ("trap 17"); here the slices, which are views and keyed by their bounds, stay right.
     const auto x = place(counting({64, 2}), line(2), {Shard(1)});
-    for (int i = 0; i < 50; ++i) check_close(x.slice(0, i, i + 4), counting({64, 2}).slice(0, i, i + 4), "slice");
+    for (int i = 0; i < 50; ++i)
+      check_close(x.slice(0, i, i + 4), counting({64, 2}).slice(0, i, i + 4), "slice");
   });
 }
 
 TEST_CASE("K74: a wrong layout is no native crash") {
   run_ranks(2, [](int) {
     const auto expected = at::full({4, 8}, 5.0f);
-    check_close(ones({4, 5}, line(2), {Replicate()}).mm(ones({5, 8}, line(2), {Shard(0)})), expected, "uneven");
-    check_close(ones({4, 5}, line(2), {Shard(1)}).mm(ones({5, 8}, line(2), {Shard(1)})), expected, "Shard(1) twice");
+    check_close(ones({4, 5}, line(2), {Replicate()}).mm(ones({5, 8}, line(2), {Shard(0)})), expected,
+                "uneven");
+    check_close(ones({4, 5}, line(2), {Shard(1)}).mm(ones({5, 8}, line(2), {Shard(1)})), expected,
+                "Shard(1) twice");
   });
 }

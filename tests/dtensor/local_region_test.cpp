@@ -1,7 +1,7 @@
 // local_region: a custom kernel on local tensors, gradients stated.
-#include <catch2/catch_test_macros.hpp>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -33,13 +33,16 @@ TEST_CASE("local_region with a pending result, and with gradient placements stat
   run_ranks(2, [](int) {
     const auto mesh = line(2);
     const auto fx = values({4, 6}), fw = values({6, 3}, 1);
-    auto x = leaf(fx, mesh, {Shard(1)}), w = leaf(fw, mesh, {Shard(0)}), s = leaf(values({3}, 2), mesh, {Replicate()});
-    const auto y = local_region([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{in[0].mm(in[1])}; },
-                                {x, w}, {{Shard(1)}, {Shard(0)}}, {{Partial()}})[0];
+    auto x = leaf(fx, mesh, {Shard(1)}), w = leaf(fw, mesh, {Shard(0)}),
+         s = leaf(values({3}, 2), mesh, {Replicate()});
+    const auto y = local_region(
+        [](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{in[0].mm(in[1])}; }, {x, w},
+        {{Shard(1)}, {Shard(0)}}, {{Partial()}})[0];
     check_close(y, fx.mm(fw), "pending");
-    const auto z = local_region([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{in[0] * in[1]}; },
-                                {y, s}, {{Replicate()}, {Replicate()}}, {{Replicate()}},
-                                {std::vector<Placements>{{Replicate()}, {Replicate()}}})[0];
+    const auto z =
+        local_region([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{in[0] * in[1]}; },
+                     {y, s}, {{Replicate()}, {Replicate()}}, {{Replicate()}},
+                     {std::vector<Placements>{{Replicate()}, {Replicate()}}})[0];
     z.pow(2).sum().backward();
     auto p = fx.clone().set_requires_grad(true), q = fw.clone().set_requires_grad(true),
          r = values({3}, 2).set_requires_grad(true);
@@ -57,7 +60,8 @@ TEST_CASE("local_region refuses counts that do not agree") {
     refusal_of<PlacementError>([&] { local_region(same, {x}, {}, {{Shard(0)}}); }, "no input placements");
     refusal_of<PlacementError>([&] { local_region(same, {}, {}, {{Shard(0)}}); }, "no inputs");
     refusal_of<PlacementError>([&] { local_region(same, {x}, {{Shard(0)}}, {}); }, "no output placements");
-    refusal_of<PlacementError>([&] { local_region(same, {x}, {{Shard(0)}}, {{Shard(0)}}, {std::vector<Placements>{}}); },
-                               "no gradient placements");
+    refusal_of<PlacementError>(
+        [&] { local_region(same, {x}, {{Shard(0)}}, {{Shard(0)}}, {std::vector<Placements>{}}); },
+        "no gradient placements");
   });
 }

@@ -1,10 +1,10 @@
 // Built modules and optimizers whose parameters become DTensors in place; what LibTorch does to their metadata (DESIGN 4.1,
 // trap 21).
-#include <catch2/catch_test_macros.hpp>
 #include <dtensor/meta.h>
 #include <support/check.h>
 #include <torch/script.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -38,28 +38,42 @@ using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std
 
 void check_same(Net& net, Net& reference, const std::string& text, double tolerance = 1e-6) {
   const auto expected = reference->named_parameters();
-  for (const auto& p : net->named_parameters()) check_close(p.value(), expected[p.key()], text + " " + p.key(), tolerance);
+  for (const auto& p : net->named_parameters())
+    check_close(p.value(), expected[p.key()], text + " " + p.key(), tolerance);
 }
 
 }  // namespace
 
 TEST_CASE("set_data makes the parameters of a built module DTensors in place, and the optimizer sees it") {
   const std::vector<std::pair<const char*, MakeOptimizer>> optimizers = {
-      {"SGD", [](std::vector<at::Tensor> p) {
-         return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1));
+      {"SGD",
+       [](std::vector<at::Tensor> p) {
+         return std::make_unique<torch::optim::SGD>(
+             p, torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1));
        }},
-      {"AdamW", [](std::vector<at::Tensor> p) {
+      {"AdamW",
+       [](std::vector<at::Tensor> p) {
          return std::make_unique<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.1).amsgrad(true));
        }},
-      {"Adam", [](std::vector<at::Tensor> p) { return std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions(0.1)); }},
-      {"RMSprop", [](std::vector<at::Tensor> p) {
-         return std::make_unique<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.1).momentum(0.9).centered(true));
+      {"Adam",
+       [](std::vector<at::Tensor> p) {
+         return std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions(0.1));
        }},
-      {"Adagrad", [](std::vector<at::Tensor> p) { return std::make_unique<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.1)); }},
-      {"LBFGS", [](std::vector<at::Tensor> p) {
+      {"RMSprop",
+       [](std::vector<at::Tensor> p) {
+         return std::make_unique<torch::optim::RMSprop>(
+             p, torch::optim::RMSpropOptions(0.1).momentum(0.9).centered(true));
+       }},
+      {"Adagrad",
+       [](std::vector<at::Tensor> p) {
+         return std::make_unique<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.1));
+       }},
+      {"LBFGS",
+       [](std::vector<at::Tensor> p) {
          return std::make_unique<torch::optim::LBFGS>(p, torch::optim::LBFGSOptions(0.5).max_iter(4));
        }},
-      {"LBFGS strong_wolfe", [](std::vector<at::Tensor> p) {
+      {"LBFGS strong_wolfe",
+       [](std::vector<at::Tensor> p) {
          return std::make_unique<torch::optim::LBFGS>(
              p, torch::optim::LBFGSOptions(0.5).max_iter(4).line_search_fn("strong_wolfe"));
        }},
@@ -74,8 +88,10 @@ TEST_CASE("set_data makes the parameters of a built module DTensors in place, an
         if (!early) net->distribute(mesh, placement);
         const auto optimizer = make(net->parameters()), expected = make(reference->parameters());
         if (early) net->distribute(mesh, placement);
-        check(is_dtensor(net->a->weight) && is_dtensor(net->parameters()[0]) && is_dtensor(net->extra), "seen everywhere");
-        check(net->a->weight.requires_grad() && net->a->weight.is_leaf() && net->a->weight.is_cpu(), "still a parameter");
+        check(is_dtensor(net->a->weight) && is_dtensor(net->parameters()[0]) && is_dtensor(net->extra),
+              "seen everywhere");
+        check(net->a->weight.requires_grad() && net->a->weight.is_leaf() && net->a->weight.is_cpu(),
+              "still a parameter");
         const auto x = values({4, 8}, 3);
         const auto dx = place(x, mesh, {Shard(0)});
         const auto step = [](Net& module, torch::optim::Optimizer& o, const at::Tensor& input) {
@@ -104,7 +120,8 @@ TEST_CASE("stock clip_grad_norm_ and clip_grad_value_ see the global gradients")
     net->forward(place(values({4, 8}), line(2), {Shard(0)})).backward();
     reference->forward(values({4, 8})).backward();
     const auto norm = torch::nn::utils::clip_grad_norm_(net->parameters(), 0.5);
-    check(std::abs(norm - torch::nn::utils::clip_grad_norm_(reference->parameters(), 0.5)) < 1e-6 * norm, "total norm");
+    check(std::abs(norm - torch::nn::utils::clip_grad_norm_(reference->parameters(), 0.5)) < 1e-6 * norm,
+          "total norm");
     // Pending gradients of bare parameters are reduced first: clamp_ in place is refused.
     for (auto& p : net->parameters()) p.mutable_grad() = as_dtensor(p.grad()).redistribute({Shard(0)});
     torch::nn::utils::clip_grad_value_(net->parameters(), 0.02);
@@ -142,7 +159,8 @@ TEST_CASE("Module::to(dtype), clone and Module::to(device)") {
     net->distribute(mesh);
     const auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
     check(is_dtensor(copy->a->weight), "the clone's parameters are DTensors");
-    check(dtensor::detail::meta(copy->a->weight).local.data_ptr() != dtensor::detail::meta(net->a->weight).local.data_ptr(),
+    check(dtensor::detail::meta(copy->a->weight).local.data_ptr() !=
+              dtensor::detail::meta(net->a->weight).local.data_ptr(),
           "with memory of their own");
     {
       const torch::NoGradGuard no_grad;
@@ -155,10 +173,43 @@ TEST_CASE("Module::to(dtype), clone and Module::to(device)") {
     check(net->a->weight.requires_grad() && net->a->weight.is_leaf(), "still a parameter");
     check_close(net->a->weight, reference->a->weight.to(at::kFloat), "values");
     net->to(at::kCPU);
-    const auto text = refusal_of<UnsupportedError>([&] { net->to(at::kMeta); }, "to another device");
+    // What Module::to(device) runs, below the part that would start CUDA; and other operators that ask for a device.
+    const auto text = refusal_of<UnsupportedError>(
+        [&] { at::_to_copy(net->a->weight, at::TensorOptions().device(at::Device(at::kCUDA, 0))); },
+        "to another device");
     check_contains(text, "device");
     check_contains(text, "full_tensor");
+    refusal_of<UnsupportedError>([&] { at::zeros_like(net->a->weight, at::TensorOptions(at::kMeta)); },
+                                 "zeros_like");
+    // LibTorch itself answers a move to meta tensors, with a plain one; a parameter does not take it.
+    refusal_of<c10::Error>([&] { net->to(at::kMeta); }, "a module to meta");
     check_close(net->a->weight, reference->a->weight.to(at::kFloat), "as it was");
+  });
+}
+
+TEST_CASE("trap 8: batch_norm writes its running statistics on every rank, or is refused") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto x = values({8, 4}, 2);
+    for (const auto& placement : {Replicate(), Shard(0)}) {
+      torch::nn::BatchNorm1d norm(4), reference(4);
+      norm->to(at::kDouble);
+      reference->to(at::kDouble);
+      const auto expected = reference(x);
+      for (auto& p : norm->parameters()) p.set_data(place(p.detach(), mesh, {placement}));
+      for (auto& b : norm->buffers()) b.set_data(place(b, mesh, {b.dim() == 0 ? Replicate() : placement}));
+      const auto run = [&] { return norm(place(x, mesh, {Shard(0)})); };
+      if (placement.is_shard()) {
+        check_contains(error_of<UnsupportedError>([&] { run(); }, "sharded statistics"),
+                       "running statistics");
+        continue;
+      }
+      check_close(run(), expected, "value");
+      check_close(norm->running_mean, reference->running_mean, "running_mean");
+      check_close(norm->running_var, reference->running_var, "running_var");
+      check_close(as_dtensor(norm->running_mean).to_local(), reference->running_mean, "on this rank");
+      check_close(norm->num_batches_tracked, reference->num_batches_tracked, "num_batches_tracked");
+    }
   });
 }
 
@@ -191,7 +242,8 @@ TEST_CASE("storage: access throws, unrelated tensors are no aliases, torch::save
     Net net;
     net->distribute(mesh);
     error_of<c10::Error>([&] { torch::save(net, stream); }, "torch::save of a module");
-    error_of<c10::Error>([&] { dtensor::detail::wrap(a, &a.layout(), a.mesh().state(), a.sizes()); }, "a wrapped DTensor");
+    error_of<c10::Error>([&] { dtensor::detail::wrap(a, &a.layout(), a.mesh().state(), a.sizes()); },
+                         "a wrapped DTensor");
   });
 }
 
@@ -238,11 +290,13 @@ TEST_CASE("parameters of a TorchScript module become DTensors too") {
 TEST_CASE("trap 21: what outlives a tensor holds no graph") {
   run_ranks(2, [](int) {
     struct Watched : torch::autograd::Function<Watched> {
-      static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const c10::IValue& witness) {
+      static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                                const c10::IValue& witness) {
         context->saved_data["witness"] = witness;
         return x * 1;
       }
-      static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+      static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                     torch::autograd::variable_list g) {
         return {g[0], at::Tensor()};
       }
     };

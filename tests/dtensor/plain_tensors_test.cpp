@@ -1,7 +1,7 @@
 // Plain tensors that meet DTensors, by policy and in backward formulas (trap 2).
-#include <catch2/catch_test_macros.hpp>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -14,14 +14,16 @@ struct TwoResults : torch::autograd::Function<TwoResults> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& a) {
     return {a * 2, a * 3};
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list g) {
     return {g[0] * 2 + g[1] * 3};
   }
 };
 // Its gradient is a plain tensor only.
 struct PlainGradient : torch::autograd::Function<PlainGradient> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& a) { return a * 2; }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list) {
     return {at::full({8, 4}, 2, at::kDouble)};
   }
 };
@@ -31,7 +33,8 @@ TEST_CASE("plain 0-dim tensors and host numbers are replicated operands") {
   run_ranks(2, [](int) {
     const auto x = place(values({4, 2}), line(2), {Shard(0)});
     check_close(x * at::scalar_tensor(2.0, at::kDouble) + 1, values({4, 2}) * 2 + 1, "times, plus");
-    check_close(at::where(x > 0, x, at::scalar_tensor(0.0, at::kDouble)), values({4, 2}).clamp_min(0), "where");
+    check_close(at::where(x > 0, x, at::scalar_tensor(0.0, at::kDouble)), values({4, 2}).clamp_min(0),
+                "where");
   });
 }
 
@@ -40,9 +43,13 @@ TEST_CASE("other plain tensors are refused by default, with the remedy") {
     const auto x = place(values({4, 2}), line(2), {Shard(0)});
     const auto plain = values({4, 2});
     for (const auto& call : std::vector<std::function<void()>>{[&] { x + plain; }, [&] { plain + x; },
-                                                               [&] { x.matmul(values({2, 3})); },
+                                                               [&] {
+                                                                 x.matmul(values({2, 3}));
+                                                               },
                                                                [&] { at::Tensor(x).add_(plain); },
-                                                               [&] { at::cat({at::Tensor(x), plain}); }}) {
+                                                               [&] {
+                                                                 at::cat({at::Tensor(x), plain});
+                                                               }}) {
       const auto text = refusal_of<UnsupportedError>(call, "plain");
       check_contains(text, "distribute_tensor");
     }
@@ -50,18 +57,20 @@ TEST_CASE("other plain tensors are refused by default, with the remedy") {
   });
 }
 
-TEST_CASE("replicate_checked: plain tensors enter after a comparison, once per operator, argument and shape") {
+TEST_CASE(
+    "replicate_checked: plain tensors enter after a comparison, once per operator, argument and shape") {
   run_ranks(2, [](int) {
     const PolicyGuard guard(checked);
     const auto x = place(values({4, 2}), line(2), {Shard(0)});
     CollectiveCounter counter;
-    for (int step = 0; step < 3; ++step) check_close((x + values({4, 2}, step)).detach(), values({4, 2}) + values({4, 2}, step), "add");
+    for (int step = 0; step < 3; ++step)
+      check_close((x + values({4, 2}, step)).detach(), values({4, 2}) + values({4, 2}, step), "add");
     check(counter.count(Collective::all_gather, "tp", "check") == 1, "compared at the first use");
     counter.reset();
     x + values({2}, 1);
     check(counter.count(Collective::all_gather, "tp", "check") == 1, "another shape");
     counter.reset();
-    x * values({2}, 1);
+    x* values({2}, 1);
     check(counter.count(Collective::all_gather, "tp", "check") == 1, "another operator");
   });
 }
@@ -103,9 +112,11 @@ TEST_CASE("a plain tensor that requires grad is refused, with the remedy") {
     const auto x = leaf(values({4, 2}), mesh, {Shard(0)});
     auto plain = values({4, 2}).set_requires_grad(true), weight = values({3, 2}).set_requires_grad(true);
     check_contains(refusal_of<UnsupportedError>([&] { x + plain; }, "add"), "distribute_tensor");
-    check_contains(refusal_of<UnsupportedError>([&] { torch::linear(x, weight); }, "linear"), "distribute_tensor");
-    check_contains(refusal_of<UnsupportedError>([&] { torch::layer_norm(x, {2}, plain.select(0, 0)); }, "layer_norm"),
+    check_contains(refusal_of<UnsupportedError>([&] { torch::linear(x, weight); }, "linear"),
                    "distribute_tensor");
+    check_contains(
+        refusal_of<UnsupportedError>([&] { torch::layer_norm(x, {2}, plain.select(0, 0)); }, "layer_norm"),
+        "distribute_tensor");
     (x + distribute_tensor(plain, mesh, {Replicate()})).sum().backward();
     check(!is_dtensor(plain.grad()), "the remedy: a plain gradient");
     check_close(plain.grad(), at::ones({4, 2}, at::kDouble), "the remedy");
@@ -181,7 +192,10 @@ TEST_CASE("trap 2: the leaf hook follows what set_data makes of the leaf") {
     const auto mesh = line(2);
     at::Tensor x = leaf(values({8, 4}), mesh, {Shard(0)});
     int calls = 0;
-    x.register_hook([&](const at::Tensor& g) { ++calls; return g; });
+    x.register_hook([&](const at::Tensor& g) {
+      ++calls;
+      return g;
+    });
     (x * 2).sum().backward();
     check_placed(x.grad(), {Shard(0)}, "as made");
     x.mutable_grad() = at::Tensor();

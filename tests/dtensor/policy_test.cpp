@@ -1,10 +1,10 @@
 // What the library may do quietly: policies, explain, counters and the decision cache (trap 17); no refusal leaves a rank
 // waiting (trap 14).
-#include <catch2/catch_test_macros.hpp>
 #include <dtensor/decision_cache.h>
 #include <dtensor/fallback.h>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -24,7 +24,8 @@ TEST_CASE("policy: implicit moves are refused before any communication, on all r
       refusal_of<UnsupportedError>([&] { torch::relu(pending); }, "relu of a pending sum");
       refusal_of<UnsupportedError>([&] { a.cumsum(0); }, "cumsum over the cut dimension");
       check_close(a + a, values({4, 6}) * 2, "no move needed");
-      check_close(a + b.redistribute({Shard(0)}), values({4, 6}) + values({4, 6}, 1), "a move that the program asks for");
+      check_close(a + b.redistribute({Shard(0)}), values({4, 6}) + values({4, 6}, 1),
+                  "a move that the program asks for");
       check_close(a + place(values({4, 6}, 1), mesh, {Replicate()}).redistribute({Shard(0)}),
                   values({4, 6}) + values({4, 6}, 1), "asked for");
     }
@@ -39,8 +40,12 @@ TEST_CASE("policy: an operator without a rule is refused, warned about or allowe
     {
       const PolicyGuard guard({Fallback::error, ImplicitMoves::allow, PlainTensors::error});
       check_contains(refusal_of<UnsupportedError>([&] { run(); }, "qr"), "linalg_qr");
-      refusal_of<UnsupportedError>([&] { at::Tensor(x).index_reduce_(0, place(at::tensor({0, 1}, at::kLong), line(2), {Replicate()}), place(values({2, 4}), line(2), {Replicate()}), "prod"); },
-                                   "in place");
+      refusal_of<UnsupportedError>(
+          [&] {
+            at::Tensor(x).index_reduce_(0, place(at::tensor({0, 1}, at::kLong), line(2), {Replicate()}),
+                                        place(values({2, 4}), line(2), {Replicate()}), "prod");
+          },
+          "in place");
     }
     const PolicyGuard guard({Fallback::allow, ImplicitMoves::allow, PlainTensors::error});
     check_close(std::get<0>(run()), std::get<0>(at::linalg_qr(values({4, 4}))), "allowed");
@@ -83,14 +88,29 @@ TEST_CASE("trap 14: shape errors are LibTorch's own, alike on all ranks and befo
         {"add", [&] { a + b; }},
         {"mm", [&] { a.mm(b); }},
         {"matmul", [&] { torch::matmul(a, b); }},
-        {"linear", [&] { torch::linear(a, place(values({2, 4}), mesh, {Shard(0)})); }},
-        {"view", [&] { a.view({4, 4}); }},
-        {"reshape", [&] { a.reshape({2, 7}); }},
-        {"cat", [&] { at::cat({at::Tensor(a), at::Tensor(b)}, 1); }},
+        {"linear",
+         [&] {
+           torch::linear(a, place(values({2, 4}), mesh, {Shard(0)}));
+         }},
+        {"view",
+         [&] {
+           a.view({4, 4});
+         }},
+        {"reshape",
+         [&] {
+           a.reshape({2, 7});
+         }},
+        {"cat",
+         [&] {
+           at::cat({at::Tensor(a), at::Tensor(b)}, 1);
+         }},
         {"softmax", [&] { a.softmax(2); }},
         {"sum", [&] { a.sum(5); }},
         {"transpose", [&] { a.transpose(0, 3); }},
-        {"expand", [&] { a.expand({2, 2}); }},
+        {"expand",
+         [&] {
+           a.expand({2, 2});
+         }},
         {"select", [&] { a.select(0, 5); }},
         {"layer_norm", [&] { at::layer_norm(a, {4}); }},
         {"embedding", [&] { torch::embedding(a, b); }},
@@ -121,7 +141,8 @@ TEST_CASE("trap 17: values that do not alter the sharding do not grow the decisi
       y.addcdiv_(x, x.abs() + 1, -0.01 * i);
       y.clamp_(-1.0 * i, 2.0 * i);
     }
-    check(cache.statistics().size == before, fmt::format("{} entries became {}", before, cache.statistics().size));
+    check(cache.statistics().size == before,
+          fmt::format("{} entries became {}", before, cache.statistics().size));
     const auto hits = cache.statistics().hits;
     x + x;
     x + x;
@@ -129,7 +150,8 @@ TEST_CASE("trap 17: values that do not alter the sharding do not grow the decisi
   });
 }
 
-TEST_CASE("trap 17: another sequence length makes no new decision for pointwise operators and matrix products") {
+TEST_CASE(
+    "trap 17: another sequence length makes no new decision for pointwise operators and matrix products") {
   run_ranks(1, [](int) {
     auto& cache = DecisionCache::instance();
     std::int64_t before = 0;
@@ -138,7 +160,8 @@ TEST_CASE("trap 17: another sequence length makes no new decision for pointwise 
       const auto x = place(values({i, 4}), line(1), {Shard(0)});
       at::gelu(torch::matmul(x + 1, place(values({4, 6}), line(1), {Replicate()}))).sum();
     }
-    check(cache.statistics().size == before, fmt::format("{} entries became {}", before, cache.statistics().size));
+    check(cache.statistics().size == before,
+          fmt::format("{} entries became {}", before, cache.statistics().size));
   });
 }
 

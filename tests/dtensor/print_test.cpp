@@ -1,6 +1,6 @@
-#include <catch2/catch_test_macros.hpp>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;

@@ -1,7 +1,7 @@
 // Values read on the host (trap 11) and reductions over empty parts (trap 13).
-#include <catch2/catch_test_macros.hpp>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -13,7 +13,8 @@ TEST_CASE("trap 11: item, equal, is_nonzero and allclose read the global value o
       for (const auto& placement : {Shard(0), Replicate(), Partial()}) {
         const auto x = place(counting({5}), mesh, {placement});
         check(x.sum().item<double>() == 10, "item of a pending sum");
-        check(place(counting({1}) + 7, mesh, {placement}).item<double>() == 7, "item of one element, wherever it lies");
+        check(place(counting({1}) + 7, mesh, {placement}).item<double>() == 7,
+              "item of one element, wherever it lies");
         check(at::equal(x, place(counting({5}), mesh, {Replicate()})), "equal");
         check(!at::equal(x, x + 1), "not equal");
         check(at::allclose(x, x + 1e-12) && !at::allclose(x, x + 1), "allclose");
@@ -21,8 +22,10 @@ TEST_CASE("trap 11: item, equal, is_nonzero and allclose read the global value o
         check(static_cast<bool>(at::any(x > 3).item<bool>()) && !at::all(x > 3).item<bool>(), "any, all");
         error_of<c10::Error>([&] { x.item<double>(); }, "item of five elements, as on one device");
       }
-      const auto uneven = place(counting({5}) + at::tensor({0., 0., 0., 0., 1.}, at::kDouble), mesh, {Shard(0)});
-      check(!at::equal(uneven, place(counting({5}), mesh, {Shard(0)})), "a difference on one rank alone is seen by all");
+      const auto uneven =
+          place(counting({5}) + at::tensor({0., 0., 0., 0., 1.}, at::kDouble), mesh, {Shard(0)});
+      check(!at::equal(uneven, place(counting({5}), mesh, {Shard(0)})),
+            "a difference on one rank alone is seen by all");
     });
 }
 

@@ -1,8 +1,8 @@
 // redistribute: any placement to any other, values, local sizes and gradients; DESIGN section 3.
-#include <catch2/catch_test_macros.hpp>
 #include <placements/shard_math.h>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -22,7 +22,8 @@ bool fits(const Placements& placements, std::size_t ndim) {
 }
 
 // Everything that must hold of one move of one tensor, and of the gradient that comes back.
-void check_move(const DeviceMesh& mesh, const std::vector<std::int64_t>& sizes, const Placements& from, const Placements& to) {
+void check_move(const DeviceMesh& mesh, const std::vector<std::int64_t>& sizes, const Placements& from,
+                const Placements& to) {
   const auto text = fmt::format("[{}] {} -> {}", fmt::join(sizes, ", "), to_string(from), to_string(to));
   const auto full = values(sizes), weights = values(sizes, 5);
   auto x = leaf(full, mesh, from);
@@ -86,19 +87,23 @@ TEST_CASE("redistribute: interleaved cuts to and from every placement") {
       kinds.push_back(Interleaved(0, {4, 2, 2}));
       kinds.push_back(Interleaved(0, {5, 3}));
       check_all(mesh, singles(kinds), {{8, 3}});
-      check_all(mesh, singles({Replicate(), Shard(0), Shard(1), Partial(), Interleaved(1, {1, 0, 4})}), {{3, 5}});
+      check_all(mesh, singles({Replicate(), Shard(0), Shard(1), Partial(), Interleaved(1, {1, 0, 4})}),
+                {{3, 5}});
     });
 }
 
 TEST_CASE("redistribute: K20, every pair on a 2 x 2 mesh with uneven sizes, with gradients") {
   run_ranks(4, [](int) {
-    check_all(grid(2, 2), pairs({Replicate(), Shard(0), Shard(1), Partial()}), {{5, 3}, {3, 2}, {1, 4}, {7, 7}});
+    check_all(grid(2, 2), pairs({Replicate(), Shard(0), Shard(1), Partial()}),
+              {{5, 3}, {3, 2}, {1, 4}, {7, 7}});
   });
 }
 
 TEST_CASE("redistribute: unlike pending values on a 2 x 2 mesh") {
   run_ranks(4, [](int) {
-    check_all(grid(2, 2), pairs({Replicate(), Shard(0), Partial(), Partial(ReduceOp::max), Partial(ReduceOp::avg)}), {{3, 2}});
+    check_all(grid(2, 2),
+              pairs({Replicate(), Shard(0), Partial(), Partial(ReduceOp::max), Partial(ReduceOp::avg)}),
+              {{3, 2}});
   });
 }
 
@@ -108,13 +113,15 @@ TEST_CASE("redistribute: Replicate to pending is exact") {
     const auto big = at::full({2, 2}, (std::int64_t{1} << 53) + 1, at::kLong);
     const auto tensor = place(big, mesh, {Replicate()});
     const auto local = [&](ReduceOp op) { return tensor.redistribute({Partial(op)}).to_local(); };
-    check_close(local(ReduceOp::sum), rank == 0 ? big : at::zeros_like(big), "sum: the value on coordinate 0");
+    check_close(local(ReduceOp::sum), rank == 0 ? big : at::zeros_like(big),
+                "sum: the value on coordinate 0");
     check_close(local(ReduceOp::product), rank == 0 ? big : at::ones_like(big), "product: ones elsewhere");
     for (auto op : {ReduceOp::max, ReduceOp::min}) check_close(local(op), big, "copies");
     for (auto op : {ReduceOp::sum, ReduceOp::product, ReduceOp::max, ReduceOp::min})
       check(at::equal(tensor.redistribute({Partial(op)}).full_tensor(), big), "and back, to the last bit");
     const auto third = place(at::full({5}, 1.0 / 3, at::kFloat), mesh, {Replicate()});
-    check(at::equal(third.redistribute({Partial()}).full_tensor(), at::full({5}, 1.0 / 3, at::kFloat)), "floats too");
+    check(at::equal(third.redistribute({Partial()}).full_tensor(), at::full({5}, 1.0 / 3, at::kFloat)),
+          "floats too");
   });
 }
 
@@ -122,15 +129,21 @@ TEST_CASE("redistribute: an interleaved rank holds its piece of each part") {
   run_ranks(2, [](int rank) {
     const auto packed = counting({8, 1});  // q: 0..3, k: 4, 5, v: 6, 7
     const auto local = place(packed, line(2), {Interleaved(0, {4, 2, 2})}).to_local();
-    const std::vector<double> expected = rank == 0 ? std::vector<double>{0, 1, 4, 6} : std::vector<double>{2, 3, 5, 7};
+    const std::vector<double> expected =
+        rank == 0 ? std::vector<double>{0, 1, 4, 6} : std::vector<double>{2, 3, 5, 7};
     check_close(local.flatten(), at::tensor(expected, at::kDouble), "q, k and v of this rank");
-    error_of<PlacementError>([&] { place(counting({7, 1}), line(2), {Interleaved(0, {4, 2, 2})}); }, "parts of another size");
+    error_of<PlacementError>(
+        [&] {
+          place(counting({7, 1}), line(2), {Interleaved(0, {4, 2, 2})});
+        },
+        "parts of another size");
   });
 }
 
 TEST_CASE("redistribute: other dtypes") {
   run_ranks(2, [](int) {
-    for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte, at::kComplexDouble}) {
+    for (auto dtype :
+         {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte, at::kComplexDouble}) {
       const auto full = counting({3, 2}, at::kLong).to(dtype);
       for (const auto& from : {Shard(0), Shard(1), Replicate(), Partial()})
         for (const auto& to : {Shard(0), Shard(1), Replicate()})
@@ -170,10 +183,12 @@ TEST_CASE("redistribute: bytes and calls of the cheap paths") {
     place(full, mesh, {Replicate()}).redistribute({Partial()});
     check(counter.total() == 0, "from Replicate nothing is sent");
     place(full, mesh, {Shard(0)}).redistribute({Shard(1)});
-    check(counter.total() == 1 && counter.count(Collective::all_to_all) == 1, "Shard to Shard: one all_to_all");
+    check(counter.total() == 1 && counter.count(Collective::all_to_all) == 1,
+          "Shard to Shard: one all_to_all");
     check(counter.bytes() == 2 * 6 * 4, "three quarters of a shard");
     counter.reset();
     place(full, mesh, {Partial()}).redistribute({Shard(0)});
-    check(counter.total() == 1 && counter.count(Collective::reduce_scatter) == 1, "pending to Shard: one reduce_scatter");
+    check(counter.total() == 1 && counter.count(Collective::reduce_scatter) == 1,
+          "pending to Shard: one reduce_scatter");
   });
 }

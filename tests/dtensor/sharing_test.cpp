@@ -1,8 +1,8 @@
 // What shares memory with what: traps 1, 3, 6, 9 and 12 of DESIGN section 5.
-#include <catch2/catch_test_macros.hpp>
 #include <dtensor/meta.h>
 #include <support/check.h>
 #include <torch/torch.h>
+#include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
 using namespace dtensor::testing;
@@ -15,8 +15,11 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
 
 // Hands one gradient to both inputs.
 struct BothInputs : torch::autograd::Function<BothInputs> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& a, const at::Tensor& b) { return a + b; }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& a, const at::Tensor& b) {
+    return a + b;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list g) {
     return {g[0], DTensor(g[0]).redistribute(DTensor(g[0]).placements())};
   }
 };
@@ -78,8 +81,10 @@ TEST_CASE("trap 1: a stock operator that returns its argument does not make a se
       const auto x = place(values({4, 2}), line(2), {placement});
       check(!share_memory(std::get<0>(at::native_dropout(x, 0.5, false)), x), "native_dropout in evaluation");
       check(!share_memory(x.clone(), x) && !share_memory(x + 0, x), "clone, add");
-      check(share_memory(x.detach(), x) && share_memory(x.t(), x) && share_memory(x.alias(), x), "views do share");
-      check(x.contiguous().is_same(x) && x.to(at::kDouble).is_same(x), "what does nothing is the same tensor");
+      check(share_memory(x.detach(), x) && share_memory(x.t(), x) && share_memory(x.alias(), x),
+            "views do share");
+      check(x.contiguous().is_same(x) && x.to(at::kDouble).is_same(x),
+            "what does nothing is the same tensor");
     }
   });
 }
@@ -98,7 +103,8 @@ TEST_CASE("trap 3: a view that had to move data may be read, but not written to"
     check_contains(refusal_of<UnsupportedError>([&] { row + 1; }, "read after the base changed"), "changed");
     refusal_of<UnsupportedError>([&] { static_cast<void>(as_dtensor(row).full_tensor()); }, "full_tensor");
     refusal_of<UnsupportedError>([&] { static_cast<void>(as_dtensor(row).to_local()); }, "to_local");
-    refusal_of<UnsupportedError>([&] { static_cast<void>(as_dtensor(some).redistribute({Shard(1)})); }, "redistribute");
+    refusal_of<UnsupportedError>([&] { static_cast<void>(as_dtensor(some).redistribute({Shard(1)})); },
+                                 "redistribute");
     check_close(x.select(0, 3), values({4, 3}).select(0, 3) * 2, "taken anew");
     auto copied = x.select(0, 3).clone();
     copied.mul_(2);
@@ -130,7 +136,8 @@ TEST_CASE("trap 6: an in-place write after saving is noticed, through wrapper an
   run_ranks(2, [](int) {
     const auto mesh = line(2);
     const auto noticed = [](const at::Tensor& result) {
-      check_contains(error_of<c10::Error>([&] { result.sum().backward(); }, "a stale saved tensor"), "modified by an inplace");
+      check_contains(error_of<c10::Error>([&] { result.sum().backward(); }, "a stale saved tensor"),
+                     "modified by an inplace");
     };
     {
       auto x = leaf(values({4, 2}), mesh, {Shard(0)});

@@ -31,12 +31,13 @@ inline at::Tensor whole(const at::Tensor& tensor) {
 }
 inline std::string describe(const at::Tensor& tensor) {
   return is_dtensor(tensor) ? explain(tensor)
-                            : fmt::format("plain [{}] {}", fmt::join(tensor.sizes(), ", "), c10::toString(tensor.scalar_type()));
+                            : fmt::format("plain [{}] {}", fmt::join(tensor.sizes(), ", "),
+                                          c10::toString(tensor.scalar_type()));
 }
 
 // Same sizes, dtype and values (NaN equals NaN); the values are gathered, so all ranks must call this.
-inline void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& text, double tolerance = 1e-6,
-                        Location where = Location::current()) {
+inline void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& text,
+                        double tolerance = 1e-6, Location where = Location::current()) {
   if (!actual.defined() || !expected.defined()) fail(text + ": undefined", where);
   const auto value = whole(actual), reference = whole(expected);
   if (actual.sizes() != expected.sizes() || value.sizes() != reference.sizes() ||
@@ -59,7 +60,8 @@ inline void check_placed(const at::Tensor& tensor, const Placements& placements,
 
 // The text of the error that `function` must throw; of this type exactly or derived from it.
 template <typename Error>
-std::string error_of(const std::function<void()>& function, const std::string& text, Location where = Location::current()) {
+std::string error_of(const std::function<void()>& function, const std::string& text,
+                     Location where = Location::current()) {
   try {
     function();
   } catch (const Error& error) {
@@ -72,19 +74,27 @@ std::string error_of(const std::function<void()>& function, const std::string& t
 
 // The same, and nothing was communicated before.
 template <typename Error>
-std::string refusal_of(const std::function<void()>& function, const std::string& text, Location where = Location::current()) {
+std::string refusal_of(const std::function<void()>& function, const std::string& text,
+                       Location where = Location::current()) {
   const CollectiveCounter counter;
   auto message = error_of<Error>(function, text, where);
-  if (counter.total() != 0) fail(fmt::format("{}: refused after communication: {}", text, counter.to_string()), where);
+  if (counter.total() != 0)
+    fail(fmt::format("{}: refused after communication: {}", text, counter.to_string()), where);
   return message;
 }
 
-inline void check_contains(const std::string& text, const std::string& part, Location where = Location::current()) {
-  if (text.find(part) == std::string::npos) fail(fmt::format("\"{}\" does not contain \"{}\"", text, part), where);
+inline void check_contains(const std::string& text, const std::string& part,
+                           Location where = Location::current()) {
+  if (text.find(part) == std::string::npos)
+    fail(fmt::format("\"{}\" does not contain \"{}\"", text, part), where);
 }
 
-inline DeviceMesh line(int ranks, const std::string& name = "tp") { return init_device_mesh(at::kCPU, {ranks}, {name}); }
-inline DeviceMesh grid(int rows, int columns) { return init_device_mesh(at::kCPU, {rows, columns}, {"dp", "tp"}); }
+inline DeviceMesh line(int ranks, const std::string& name = "tp") {
+  return init_device_mesh(at::kCPU, {ranks}, {name});
+}
+inline DeviceMesh grid(int rows, int columns) {
+  return init_device_mesh(at::kCPU, {rows, columns}, {"dp", "tp"});
+}
 
 // Values that look random and are the same on every rank, without LibTorch's generator (one for the whole process).
 inline at::Tensor values(c10::IntArrayRef sizes, int seed = 0, at::ScalarType dtype = at::kDouble) {
