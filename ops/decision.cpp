@@ -236,12 +236,7 @@ class Solver {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const Operand& operand = call_.operands[i];
       const Layout* wanted = operand.defined ? Layout::of(call_.mesh, operands[i], cut_order) : nullptr;
-      if (wanted && !operand.layout) {
-        if (wanted->is_replicated())
-          wanted = nullptr;
-        else
-          decision.slices_plain = true;
-      }
+      if (wanted && !operand.layout && !wanted->is_replicated()) decision.slices_plain = true;
       if (wanted && operand.layout && wanted != operand.layout) decision.moves = true;
       decision.operands.push_back(wanted);
     }

@@ -25,7 +25,7 @@ struct ResultDecision {
 };
 
 struct Decision {
-  std::vector<const Layout*> operands;        // layout each operand must have; nullptr: as it is (plain or undefined)
+  std::vector<const Layout*> operands;        // layout each operand must have; nullptr: as it is (undefined, or plain without a rule)
   std::vector<ResultDecision> results;
   LocalKernel kernel = nullptr;
   std::vector<std::pair<int, int>> size_arguments;
