@@ -28,6 +28,12 @@ std::optional<Rule> alias(const OperatorCall& call) {
   return builder.result(builder.letters(0)).passes_any_pending().view().build();
 }
 
+// Negation and conjugation, told by a bit: values change, so of the reductions only sums and averages pass.
+std::optional<Rule> linear_view(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  return builder.result(builder.letters(0)).linear({0}).view().build();
+}
+
 // copy_(self, source): source broadcasts to self. A pending self takes a pending source.
 std::optional<Rule> copy_into(const OperatorCall& call) {
   return RuleBuilder(call).pointwise(2).linear({0, 1}).build();
@@ -49,8 +55,8 @@ void detail::add_copy_rules() {
   add_rule("aten::detach_", alias);
   add_rule("aten::alias", alias);
   add_rule("aten::lift_fresh", alias);
-  add_rule("aten::_conj", alias);
-  add_rule("aten::_neg_view", alias);
+  add_rule("aten::_conj", linear_view);
+  add_rule("aten::_neg_view", linear_view);
   add_rule("aten::copy_", copy_into);
   add_rule("aten::_local_scalar_dense", whole);
   add_rule("aten::equal", whole);
