@@ -7,6 +7,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 
+#include <algorithm>
+
 namespace dtensor {
 namespace {
 
@@ -60,29 +62,45 @@ std::optional<Rule> nll_loss_backward(const OperatorCall& call) {
   return builder.result(input).linear({0}).build();
 }
 
-// mse_loss(self, target, reduction) and its like.
-void local_pointwise_loss(const KernelContext& context, std::vector<c10::IValue>& stack) {
-  const auto base = stack.size() - context.global_arguments.size();
-  if (stack[base + 2].toInt() != at::Reduction::Mean) return context.call_stock(stack);
-  stack[base + 2] = static_cast<std::int64_t>(at::Reduction::Sum);
-  context.call_stock(stack);
+// The global count of elements after broadcasting.
+double element_count(std::span<const Operand> operands) {
+  std::int64_t ndim = 0;
+  for (const auto& operand : operands)
+    if (operand.defined) ndim = std::max(ndim, operand.ndim());
   double count = 1;
-  const auto &a = context.operands[0], &b = context.operands[1];
-  const auto ndim = std::max(a.ndim(), b.ndim());
   for (std::int64_t dim = 1; dim <= ndim; ++dim) {
-    const auto size = [dim](const Operand& x) { return dim <= x.ndim() ? x.sizes[static_cast<std::size_t>(x.ndim() - dim)] : 1; };
-    count *= static_cast<double>(size(a) == 1 ? size(b) : size(a));
+    std::int64_t size = 1;
+    for (const auto& operand : operands)
+      if (operand.defined && dim <= operand.ndim() && size == 1)
+        size = operand.sizes[static_cast<std::size_t>(operand.ndim() - dim)];
+    count *= static_cast<double>(size);
   }
-  stack[base] = stack[base].toTensor() / count;
+  return count;
 }
 
+// mse_loss(self, target, reduction), binary_cross_entropy_with_logits(self, target, weight?, pos_weight?, reduction) and
+// mse_loss_backward(grad, self, target, reduction): a mean is the sum, divided by the global count.
+template <int reduction>
+void local_pointwise_loss(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const auto base = stack.size() - context.global_arguments.size();
+  if (stack[base + reduction].toInt() != at::Reduction::Mean) return context.call_stock(stack);
+  stack[base + reduction] = static_cast<std::int64_t>(at::Reduction::Sum);
+  context.call_stock(stack);
+  stack[base] = stack[base].toTensor() / element_count(context.operands);
+}
+
+template <int reduction>
 std::optional<Rule> pointwise_loss(const OperatorCall& call) {
   RuleBuilder builder(call);
-  builder.pointwise(2);
-  if (call.argument(2).toInt() == at::Reduction::None) return builder.build();
+  builder.pointwise(call.operands.size());
+  if (call.argument(reduction).toInt() == at::Reduction::None) return builder.build();
   for (auto& factor : builder.rule().factors) factor.kind = Factor::Kind::reduce;
   builder.rule().results[0].dims.clear();
-  return builder.kernel(local_pointwise_loss).build();
+  return builder.kernel(local_pointwise_loss<reduction>).build();
+}
+
+std::optional<Rule> mse_loss_backward(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(3).linear({0}).kernel(local_pointwise_loss<3>).build();
 }
 
 }  // namespace
@@ -90,7 +108,9 @@ std::optional<Rule> pointwise_loss(const OperatorCall& call) {
 void detail::add_loss_rules() {
   add_rule("aten::nll_loss_forward", nll_loss);
   add_rule("aten::nll_loss_backward", nll_loss_backward);
-  add_rule("aten::mse_loss", pointwise_loss);
+  add_rule("aten::mse_loss", pointwise_loss<2>);
+  add_rule("aten::mse_loss_backward", mse_loss_backward);
+  add_rule("aten::binary_cross_entropy_with_logits", pointwise_loss<4>);
 }
 
 }  // namespace dtensor
