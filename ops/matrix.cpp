@@ -12,11 +12,24 @@ std::optional<Rule> mm(const OperatorCall& call) { return product(call, "mk,kn->
 std::optional<Rule> bmm(const OperatorCall& call) { return product(call, "bmk,bkn->bmn"); }
 std::optional<Rule> mv(const OperatorCall& call) { return product(call, "mk,k->m"); }
 std::optional<Rule> dot(const OperatorCall& call) { return product(call, "k,k->"); }
-std::optional<Rule> outer(const OperatorCall& call) { return product(call, "m,n->mn"); }
+
+// a [..., m, k] times b [..., k, n] with equal leading dimensions, which pass.
+std::optional<Rule> batched_matmul(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  auto dims = builder.letters(0);
+  auto right = dims, out = dims;
+  const std::size_t last = dims.size() - 1;
+  const int k = dims[last], n = builder.factor();
+  builder.at(k).kind = Factor::Kind::reduce;
+  right[last - 1] = k;
+  right[last] = out[last] = n;
+  return builder.operand(1, right).result(out).linear({0}).linear({1}).build();
+}
 
 // x [..., k] times w [k, n] -> [..., n], as one operator: folding the leading dimensions of x into one would turn a
 // sequence shard into a strided shard. Leading dimensions pass.
 std::optional<Rule> matmul(const OperatorCall& call) {
+  if (call.operand(0).ndim() >= 3 && call.operand(0).ndim() == call.operand(1).ndim()) return batched_matmul(call);
   if (call.operand(1).ndim() != 2 || call.operand(0).ndim() < 2) return std::nullopt;
   RuleBuilder builder(call);
   auto x = builder.letters(0);
@@ -58,7 +71,6 @@ void detail::add_matrix_rules() {
   add_rule("aten::mv", mv);
   add_rule("aten::dot", dot);
   add_rule("aten::vdot", dot);
-  add_rule("aten::outer", outer);
   add_rule("aten::matmul", matmul);
   add_rule("aten::baddbmm", baddbmm);
   add_rule("dtensor::weight_gradient", weight_gradient);
