@@ -1,6 +1,9 @@
 // Pointwise operators: every result element depends on the operand elements at the same place (after broadcasting).
+#include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
+
+#include <ATen/Functions.h>
 
 #include <initializer_list>
 
@@ -36,6 +39,40 @@ std::optional<Rule> where(const OperatorCall& call) {
   return RuleBuilder(call).pointwise(call.operands.size()).linear({1, 2}).build();
 }
 
+// masked_fill(self, mask, value) of a pending sum: one rank puts the value, the others nothing. Backward formulas fill
+// gradients, often pending ones, with zero.
+void local_masked_fill(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const Layout* layout = context.layout(0);
+  auto& value = stack[stack.size() - 1];
+  for (int mesh_dim = 0; mesh_dim < layout->mesh_ndim(); ++mesh_dim) {
+    const Placement& placement = layout->placement(mesh_dim);
+    if (!placement.is_partial() || placement.reduce_op() != ReduceOp::sum) continue;
+    if (context.mesh.coordinate[static_cast<std::size_t>(mesh_dim)] == 0) continue;
+    value = value.isTensor() ? c10::IValue(at::zeros_like(value.toTensor())) : c10::IValue(at::Scalar(0));
+  }
+  context.call_stock(stack);
+}
+std::optional<Rule> masked_fill(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(call.operands.size()).linear({0}).kernel(local_masked_fill).build();
+}
+
+// log_sigmoid_forward(self) -> (output, buffer). On a GPU the buffer is empty and backward does not read it.
+bool has_buffer(const OperatorCall& call) { return call.mesh->device_type() == c10::DeviceType::CPU; }
+std::optional<Rule> log_sigmoid(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  if (has_buffer(call)) return builder.pointwise(1, 2).build();
+  return builder.pointwise(1).completed_result({no_factor}).build();
+}
+// log_sigmoid_backward(grad, self, buffer)
+std::optional<Rule> log_sigmoid_backward(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(has_buffer(call) ? 3 : 2).linear({0}).build();
+}
+
+// _prelu_kernel_backward(grad, self, weight) -> (gradient of self, of weight), all of one shape
+std::optional<Rule> prelu_backward(const OperatorCall& call) {
+  return RuleBuilder(call).pointwise(3, 2).linear({0}).build();
+}
+
 void add_all(RuleFunction function, std::initializer_list<const char*> names) {
   for (const char* name : names) detail::add_rule(std::string("aten::") + name, function);
 }
@@ -57,12 +94,12 @@ void detail::add_pointwise_rules() {
           {"abs", "acos", "acosh", "angle", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "digamma", "erf",
            "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "lgamma", "log", "log10", "log1p", "log2", "logit",
            "reciprocal", "relu", "round", "round.decimals", "rsqrt", "sigmoid", "sign", "signbit", "sgn", "sin", "sinc",
-           "sinh", "sqrt", "tan", "tanh", "trunc", "square", "special_log_ndtr", "special_ndtri", "i0", "special_i0e",
+           "sinh", "sqrt", "tan", "tanh", "trunc", "special_log_ndtr", "special_ndtri", "i0", "special_i0e",
            "special_i1", "special_i1e", "special_entr", "special_erfcx", "polygamma", "nan_to_num"});
   add_all(pointwise,
-          {"gelu", "silu", "mish", "elu", "celu", "selu", "leaky_relu", "hardtanh", "hardsigmoid", "hardswish",
-           "hardshrink", "softshrink", "softplus", "log_sigmoid_forward", "threshold", "clamp", "clamp.Tensor",
-           "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor", "prelu", "_prelu_kernel"});
+          {"gelu", "silu", "mish", "elu", "celu", "leaky_relu", "hardtanh", "hardsigmoid", "hardswish",
+           "hardshrink", "softshrink", "softplus", "threshold", "clamp", "clamp.Tensor",
+           "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor", "_prelu_kernel"});
   add_all(pointwise, {"isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "heaviside"});
   add_all(pointwise,
           {"eq.Scalar", "eq.Tensor", "ne.Scalar", "ne.Tensor", "lt.Scalar", "lt.Tensor", "le.Scalar", "le.Tensor",
@@ -71,19 +108,23 @@ void detail::add_pointwise_rules() {
            "bitwise_right_shift.Tensor", "bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar"});
   add_all(pointwise,
           {"maximum", "minimum", "fmax", "fmin", "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
-           "atan2", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "div.Tensor_mode", "floor_divide",
-           "hypot", "copysign.Tensor", "logaddexp", "logaddexp2", "xlogy.Tensor", "nextafter", "gcd", "lcm",
-           "masked_fill.Scalar", "masked_fill.Tensor"});
+           "atan2", "pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "pow_.Tensor",
+           "pow_.Scalar", "div.Tensor_mode", "floor_divide", "floor_divide_.Tensor",
+           "hypot", "copysign.Tensor", "logaddexp", "logaddexp2", "xlogy.Tensor", "nextafter", "gcd", "lcm"});
   add_all(linear_in_first,
-          {"neg", "positive", "div.Tensor", "gelu_backward", "silu_backward", "mish_backward", "sigmoid_backward", "tanh_backward",
+          {"neg", "div.Tensor", "gelu_backward", "silu_backward", "mish_backward", "sigmoid_backward", "tanh_backward",
            "threshold_backward", "elu_backward", "leaky_relu_backward", "hardtanh_backward", "hardsigmoid_backward",
-           "hardswish_backward", "hardshrink_backward", "softshrink_backward", "softplus_backward",
-           "log_sigmoid_backward", "native_dropout_backward"});
+           "hardswish_backward", "logit_backward", "hardshrink_backward", "softshrink_backward", "softplus_backward",
+           "native_dropout_backward"});
   add_all(sum_of_two, {"add.Tensor", "sub.Tensor", "rsub.Tensor", "lerp.Scalar", "lerp.Tensor"});
   add_all(product_of_two, {"mul.Tensor"});
   add_all(addcmul, {"addcmul"});
   add_all(sum_of_two, {"addcdiv"});
   add_all(where, {"where.self"});
+  add_all(masked_fill, {"masked_fill.Scalar", "masked_fill.Tensor"});
+  add_all(prelu_backward, {"_prelu_kernel_backward"});
+  add_all(log_sigmoid, {"log_sigmoid_forward"});
+  add_all(log_sigmoid_backward, {"log_sigmoid_backward"});
   add_decomposed({"add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", "rsub.Scalar", "mul.Scalar", "mul_.Scalar",
                   "div.Scalar", "div_.Scalar", "div.Scalar_mode", "div_.Scalar_mode"});
 }
