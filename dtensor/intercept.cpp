@@ -152,19 +152,19 @@ class QueueListener final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle&) override {}
 };
 
+// Returns when nothing is queued, also for a thread that finds another one at it.
 void intercept_queued() {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
-  // `queued` turns false when all are taken up: other threads wait until then.
-  for (;;) {
+  while (true) {
     std::vector<c10::OperatorName> names;
     {
       const std::lock_guard queue_lock(queue_mutex);
-      if (queue.empty()) {
+      names.swap(queue);
+      if (names.empty()) {
         queued.store(false, std::memory_order_release);
         return;
       }
-      names.swap(queue);
     }
     for (const auto& name : names) intercept(name);
   }
