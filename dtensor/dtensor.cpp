@@ -11,6 +11,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -46,10 +47,13 @@ const Layout* without_pending(const Layout* layout) {
 
 // In-place writes to one of the two count for both, except for inference tensors, which have no version.
 void share_version(const at::Tensor& wrapper, const at::Tensor& local) {
-  if (local.is_inference())
+  if (local.is_inference()) {
     detail::meta(wrapper).untracked = true;
-  else
+    // Moves that gave or took this memory before are not to be shared either.
+    if (c10::InferenceMode::is_enabled()) wrapper.unsafeGetTensorImpl()->bump_version();
+  } else {
     local.unsafeGetTensorImpl()->set_version_counter(wrapper.unsafeGetTensorImpl()->version_counter());
+  }
 }
 
 // The local tensor as a plain one that shares memory and version counter with the wrapper, so that autograd notices an

@@ -207,6 +207,22 @@ TEST_CASE("trap 10: inference mode gives the same values, with normal wrappers")
   });
 }
 
+TEST_CASE("trap 10: moves are not shared beyond a write that has no version") {
+  run_ranks(2, [](int) {
+    for (bool inference : {false, true}) {
+      const c10::InferenceMode mode(inference);
+      auto x = place(values({4, 6}), line(2), {Shard(0)});
+      auto moved = constrain(x, {Replicate()});
+      as_dtensor(moved).to_local().mul_(2);
+      check_close(constrain(x, {Replicate()}), values({4, 6}), "the moved data was written to");
+      x.to_local().mul_(3);
+      check_close(constrain(x, {Replicate()}), values({4, 6}) * 3, "the tensor was written to");
+      constrain(x, {Replicate()}).mul_(2);
+      check_close(constrain(x, {Replicate()}), values({4, 6}) * 3, "a consumer's tensor was written to");
+    }
+  });
+}
+
 TEST_CASE("trap 10: wishes are honoured once in training, NoGrad and inference mode") {
   run_ranks(2, [](int) {
     const auto mesh = line(2);
