@@ -1,6 +1,7 @@
 #include "ops/decision.h"
 
 #include "placements/error.h"
+#include "placements/redistribution.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -77,9 +78,9 @@ class Solver {
     const auto ranks = static_cast<double>(call_.mesh->size(mesh_dim));
     if (ranks == 1 || from == to || from.is_replicate()) return 0;
     const double bytes = movable_bytes(operand, mesh_dim), others = (ranks - 1) / ranks;
-    if (from.is_partial()) return latency_cost + (to.is_sharded() ? bytes * others : bytes);
-    if (to.is_sharded()) return latency_cost + bytes / ranks * others;
-    return latency_cost + bytes * others;
+    if (from.is_partial()) return latency_bytes + (to.is_sharded() ? bytes * others : bytes);
+    if (to.is_sharded()) return latency_bytes + bytes / ranks * others;
+    return latency_bytes + bytes * others;
   }
 
   void add(std::vector<Candidate>& all, Candidate candidate, int mesh_dim) const {
@@ -273,9 +274,6 @@ class Solver {
             return {static_cast<std::int16_t>(i), static_cast<std::int16_t>(dim)};
     return {};
   }
-
-  // A collective's latency, in bytes (see placements/redistribution.h).
-  static constexpr double latency_cost = 16 * 1024;
 
   const OperatorCall& call_;
   const Rule& rule_;
