@@ -70,13 +70,23 @@ if(NOT TARGET dtensor_libtorch)
 
   # Users of the installed package need CUDA's libraries, but not its headers.
   if(DTENSOR_TORCH_CUDA AND (DTENSOR_CUDA_INCLUDE OR DTENSOR_INSTALLED))
-    # The wheels have libcudart.so.13 without the plain name that -lcudart looks for: linked by its path.
-    file(GLOB dtensor_found "${DTENSOR_CUDA_INCLUDE}/../lib/libcudart.so*" "${DTENSOR_CUDA_INCLUDE}/../lib64/libcudart.so*")
+    # libcudart is linked by its path: the wheels lack the plain name that -lcudart looks for. The wheel's own comes
+    # before the toolkit's: a program loads one, and LibTorch was built for that. It also keeps the toolkit's folder, which
+    # may hold an older NCCL, off the path where linkers look for what LibTorch's libraries need.
+    file(GLOB dtensor_found
+      "${DTENSOR_NVIDIA_DIR}/cu13/lib/libcudart.so*" "${DTENSOR_NVIDIA_DIR}/cuda_runtime/lib/libcudart.so*")
+    if(NOT dtensor_found)
+      file(GLOB dtensor_found "${DTENSOR_CUDA_INCLUDE}/../lib/libcudart.so*" "${DTENSOR_CUDA_INCLUDE}/../lib64/libcudart.so*")
+    endif()
     add_library(dtensor_libtorch_cuda INTERFACE IMPORTED GLOBAL)
     if(DTENSOR_CUDA_INCLUDE)
       target_include_directories(dtensor_libtorch_cuda INTERFACE "${DTENSOR_CUDA_INCLUDE}")
     endif()
     target_link_libraries(dtensor_libtorch_cuda INTERFACE dtensor_libtorch torch_cuda c10_cuda)
+    file(GLOB dtensor_cuda LIST_DIRECTORIES true "${DTENSOR_NVIDIA_DIR}/*/lib")
+    foreach(folder ${dtensor_cuda})
+      target_link_options(dtensor_libtorch_cuda INTERFACE "LINKER:-rpath-link,${folder}")
+    endforeach()
     if(dtensor_found)
       list(GET dtensor_found 0 dtensor_found)
       get_filename_component(dtensor_found "${dtensor_found}" REALPATH)

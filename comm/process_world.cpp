@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <numeric>
 #include <sstream>
 
 namespace dtensor::detail {
@@ -273,47 +274,56 @@ std::string ProcessWorld::find_missing(const GroupIdentity& group, const GroupPr
         is_point_to_point(call) ? static_cast<int>(i) == call.peer : static_cast<int>(i) != group.rank;
     if (asked) peers.push_back(group.ranks[i]);
   }
+  // All ranks' beats: who is waited for may itself wait for a rank of another group.
+  std::vector<std::int64_t> everyone(static_cast<std::size_t>(options_.identity.world_size));
+  std::iota(everyone.begin(), everyone.end(), 0);
   const auto read = [&] {
     return store_thread_->run<std::vector<Beat>>(
-        [watch = watch_, peers](c10d::Store& store) {
+        [watch = watch_, everyone](c10d::Store& store) {
           watch->beat(store);
-          return Watch::read_beats(store, peers);
+          return Watch::read_beats(store, everyone);
         },
         store_patience);
   };
   // Whoever has not beaten for two and a half beats is given as long again: a busy machine delays beats.
   const auto before = read();
   auto after = before;
-  const auto is_silent = [&](std::size_t i) { return (*after)[i].tick == (*before)[i].tick; };
+  const auto is_silent = [&](std::int64_t rank) {
+    const auto i = static_cast<std::size_t>(rank);
+    return rank != options_.identity.rank && !watch_->left(rank) && (*after)[i].tick == (*before)[i].tick;
+  };
   for (int turn = 0; turn < 2 && after; ++turn) {
     std::this_thread::sleep_for(beat_interval(options_.identity.world_size) * 5 / 2);
     after = read();
-    bool any = false;
-    for (std::size_t i = 0; after && i < peers.size(); ++i)
-      any = any || (is_silent(i) && !watch_->left(peers[i]));
-    if (!any) break;
+    if (after && std::none_of(everyone.begin(), everyone.end(), is_silent)) break;
   }
   if (!after) return "missing: rank 0 (its store does not answer: stopped, dead or cut off)";
-  std::string silent, behind;
-  for (std::size_t i = 0; i < peers.size(); ++i) {
-    const std::string rank = "rank " + std::to_string(peers[i]);
-    const Beat& beat = (*after)[i];
-    const auto last = watch_->left(peers[i]);
-    const Issued& issued = last ? last->issued : beat.issued;
+  const auto join = [](std::string& list, std::int64_t rank, const char* state) {
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + state + ")";
+  };
+  constexpr const char* silence = "does not respond: stopped, dead or cut off";
+  std::string silent, behind, elsewhere;
+  for (const auto rank : everyone) {
+    if (std::find(peers.begin(), peers.end(), rank) == peers.end()) {
+      if (is_silent(rank)) join(elsewhere, rank, silence);
+      continue;
+    }
+    const auto last = watch_->left(rank);
+    const Issued& issued = last ? last->issued : (*after)[static_cast<std::size_t>(rank)].issued;
     const auto found = issued.find(progress.key);
     const bool called =
         is_point_to_point(call) ? !last : found != issued.end() && found->second > call.sequence;
     if (last && called) continue;
-    if (last) {
-      silent += (silent.empty() ? "" : ", ") + rank + " (has already ended, in order)";
-    } else if (is_silent(i)) {
-      silent += (silent.empty() ? "" : ", ") + rank + " (does not respond: stopped, dead or cut off)";
-    } else if (!called) {
-      behind += (behind.empty() ? "" : ", ") + rank + " (has not called it)";
-    }
+    if (last)
+      join(silent, rank, "has already ended, in order");
+    else if (is_silent(rank))
+      join(silent, rank, silence);
+    else if (!called)
+      join(behind, rank, "has not called it");
   }
   const std::string all = silent + (silent.empty() || behind.empty() ? "" : ", ") + behind;
-  return all.empty() ? "" : "missing: " + all;
+  return (all.empty() ? "" : "missing: " + all) + (all.empty() || elsewhere.empty() ? "" : "; ") +
+         (elsewhere.empty() ? "" : "in another group: " + elsewhere);
 }
 
 void ProcessWorld::fail(const GroupIdentity& group, const GroupProgress& progress, const Call& call,

@@ -38,13 +38,6 @@ c10::intrusive_ptr<detail::MeshState> held(const c10::IValue& value) {
   return c10::static_intrusive_pointer_cast<MeshHolder>(value.toCapsule())->mesh;
 }
 
-const Layout* without_pending(const Layout* layout) {
-  auto placements = layout->placements();
-  for (auto& placement : placements)
-    if (placement.is_partial()) placement = Placement();
-  return Layout::of(layout->mesh_pointer(), placements, layout->cut_order());
-}
-
 // In-place writes to one of the two count for both, except for inference tensors, which have no version.
 void share_version(const at::Tensor& wrapper, const at::Tensor& local) {
   if (local.is_inference()) {
@@ -96,7 +89,7 @@ struct FromLocalFunction : torch::autograd::Function<FromLocalFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     at::Tensor gradient = gradients[0];
     if (detail::is_dtensor(gradient)) {
-      const Layout* layout = without_pending(as_layout(context->saved_data["layout"]));
+      const Layout* layout = as_layout(context->saved_data["layout"])->without_partial();
       gradient = detail::redistribute(gradient, layout);
       gradient = DTensor(gradient).to_local({layout->placements()});
     }
@@ -104,21 +97,22 @@ struct FromLocalFunction : torch::autograd::Function<FromLocalFunction> {
   }
 };
 
-// A full plain tensor, the same on all ranks, into its parts; the gradient is the full one.
+// `values`, the same on all ranks, into their parts. They may be another rank's; the gradient, a full tensor, goes to
+// this rank's `full` all the same.
 struct DistributeFunction : torch::autograd::Function<DistributeFunction> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& full, std::int64_t layout,
+  static at::Tensor forward(AutogradContext*, const at::Tensor& full, const at::Tensor& values, std::int64_t layout,
                             const c10::IValue& mesh_value) {
     auto mesh = held(mesh_value);
     const auto* to = reinterpret_cast<const Layout*>(layout);
     const at::NoGradGuard no_grad;
-    auto local = mesh->member ? detail::move_local(full, to->replicated(), to, full.sizes(), *mesh, false)
+    auto local = mesh->member ? detail::move_local(values, to->replicated(), to, full.sizes(), *mesh, false)
                               : at::empty({0}, full.options());
     return detail::wrap(local.contiguous(), to, mesh, full.sizes());
   }
   static variable_list backward(AutogradContext*, variable_list gradients) {
     at::Tensor gradient = gradients[0];
     if (detail::is_dtensor(gradient)) gradient = DTensor(gradient).full_tensor();
-    return {gradient, at::Tensor(), at::Tensor()};
+    return {gradient, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -233,7 +227,7 @@ at::Tensor DTensor::to_local(LocalOptions options) const {
   const auto& data = detail::meta(*this);
   detail::check_readable(*this, "to_local");
   if (!at::GradMode::is_enabled() || !requires_grad()) return alias_local(*this);
-  const Layout* gradient = without_pending(data.layout);
+  const Layout* gradient = data.layout->without_partial();
   if (options.grad_placements) {
     gradient = detail::layout_for(mesh(), *options.grad_placements, dim());
   } else {
@@ -278,16 +272,8 @@ DTensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placem
   check_not_dtensor(full, "distribute_tensor");
   const Layout* layout = detail::layout_for(mesh, placements, full.dim());
   check_device(full, mesh, "distribute_tensor");
-  at::Tensor values = full;
-  if (options.source && mesh.is_member()) {
-    values = agree(full, mesh, *options.source);
-    // Other ranks' values replace the data, the graph stays this rank's.
-    if (at::GradMode::is_enabled() && full.requires_grad()) {
-      auto difference = values - full.detach();
-      values = full + difference;
-    }
-  }
-  return DTensor(DistributeFunction::apply(values, as_int(layout), hold(mesh.state())));
+  const at::Tensor values = options.source && mesh.is_member() ? agree(full, mesh, *options.source) : full.detach();
+  return DTensor(DistributeFunction::apply(full, values, as_int(layout), hold(mesh.state())));
 }
 
 DTensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,

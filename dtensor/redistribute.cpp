@@ -231,13 +231,6 @@ const RedistributionPlan& cached_plan(const Layout* from, const Layout* to, c10:
   return plans.emplace(std::move(key), std::move(plan)).first->second;
 }
 
-const Layout* gradient_layout(const Layout* layout) {
-  auto placements = layout->placements();
-  for (auto& placement : placements)
-    if (placement.is_partial()) placement = Placement();
-  return Layout::of(layout->mesh_pointer(), placements, layout->cut_order());
-}
-
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -252,7 +245,7 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     if (!is_dtensor(gradients[0])) return {gradients[0], at::Tensor()};
     CollectiveReason reason("redistribute backward");
-    return {redistribute(gradients[0], gradient_layout(as_layout(context->saved_data["from"]))), at::Tensor()};
+    return {redistribute(gradients[0], as_layout(context->saved_data["from"])->without_partial()), at::Tensor()};
   }
 };
 
@@ -267,7 +260,7 @@ struct MoveDimsFunction : torch::autograd::Function<MoveDimsFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto& gradient = gradients[0];
     if (!is_dtensor(gradient)) return {gradient, at::Tensor(), at::Tensor()};
-    const Layout* from = gradient_layout(as_layout(context->saved_data["from"]));
+    const Layout* from = as_layout(context->saved_data["from"])->without_partial();
     const Layout* to = meta(gradient).layout;
     const auto mesh_dims = context->saved_data["mesh_dims"].toIntVector();
     auto placements = to->placements();

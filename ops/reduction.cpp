@@ -162,13 +162,9 @@ std::optional<Rule> whole_dims(const OperatorCall& call) {
 template <int dim_argument, int results>
 std::optional<Rule> along_dim(const OperatorCall& call) {
   RuleBuilder builder(call);
-  const auto letters = builder.letters(0);
-  if (!letters.empty()) {
-    const auto dim = OperatorCall::wrap_dim(call.argument(dim_argument).toInt(), call.operand(0).ndim());
-    if (dim < 0 || dim >= call.operand(0).ndim()) return std::nullopt;
-    builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
-  }
-  for (int i = 0; i < results; ++i) builder.result(letters);
+  const auto letters = builder.letters_whole_along(dim_argument);
+  if (!letters) return std::nullopt;
+  for (int i = 0; i < results; ++i) builder.result(*letters);
   return builder.build();
 }
 

@@ -131,4 +131,14 @@ std::vector<int> RuleBuilder::letters(std::size_t index, Factor::Kind kind) {
   return dims;
 }
 
+std::optional<std::vector<int>> RuleBuilder::letters_whole_along(std::size_t dim_argument) {
+  auto dims = letters(0);
+  if (dims.empty()) return dims;
+  const auto ndim = call_->operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call_->argument(dim_argument).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  at(dims[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+  return dims;
+}
+
 }  // namespace dtensor

@@ -43,6 +43,8 @@ class RuleBuilder {
 
   // One factor per dimension of an operand (size-1 dimensions included), all of one kind; also set as its dims.
   std::vector<int> letters(std::size_t operand, Factor::Kind kind = Factor::Kind::pass);
+  // As letters(0), with the dimension that argument `dim_argument` names whole; nothing where there is no such dimension.
+  std::optional<std::vector<int>> letters_whole_along(std::size_t dim_argument);
   Factor& at(int factor) { return rule_.factors[static_cast<std::size_t>(factor)]; }
   Rule& rule() { return rule_; }
   std::optional<Rule> build() { return std::move(rule_); }

@@ -7,14 +7,10 @@ namespace {
 
 std::optional<Rule> along(const OperatorCall& call, std::size_t dim_argument, std::size_t operands) {
   RuleBuilder builder(call);
-  const auto letters = builder.letters(0);
-  if (!letters.empty()) {
-    const auto dim = OperatorCall::wrap_dim(call.argument(dim_argument).toInt(), call.operand(0).ndim());
-    if (dim < 0 || dim >= call.operand(0).ndim()) return std::nullopt;
-    builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
-  }
-  for (std::size_t i = 1; i < operands; ++i) builder.operand(i, letters);
-  builder.result(letters);
+  const auto letters = builder.letters_whole_along(dim_argument);
+  if (!letters) return std::nullopt;
+  for (std::size_t i = 1; i < operands; ++i) builder.operand(i, *letters);
+  builder.result(*letters);
   if (operands == 2) builder.linear({0});  // backward formulas are linear in the gradient
   return builder.build();
 }

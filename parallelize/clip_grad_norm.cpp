@@ -44,11 +44,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
     std::pair<const Layout*, detail::MeshState*> key{nullptr, nullptr};
     at::Tensor local = gradient;
     if (detail::is_dtensor(gradient)) {
-      auto placements = detail::meta(gradient).layout->placements();
-      for (auto& placement : placements)
-        if (placement.is_partial()) placement = Placement();
-      const auto whole = detail::move(gradient, Layout::of(detail::meta(gradient).layout->mesh_pointer(), placements,
-                                                           detail::meta(gradient).layout->cut_order()));
+      const auto whole = detail::move(gradient, detail::meta(gradient).layout->without_partial());
       key = {detail::meta(whole).layout, detail::meta(whole).mesh.get()};
       local = detail::meta(whole).local;
       auto& share = shares[key];

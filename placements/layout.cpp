@@ -180,6 +180,15 @@ const Layout* Layout::replicated() const {
   return replicated_ ? this : of(mesh_, Placements(placements_.size()));
 }
 
+const Layout* Layout::without_partial() const {
+  if (!has_partial_) return this;
+  Placements placements = placements_;
+  for (auto& placement : placements) {
+    if (placement.is_partial()) placement = Placement();
+  }
+  return of(mesh_, placements, cut_order_);
+}
+
 std::string Layout::to_string() const {
   std::string text = dtensor::to_string(placements_);
   if (!default_order_) {

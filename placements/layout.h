@@ -47,6 +47,9 @@ class Layout {
   const Layout* with(int mesh_dim, Placement placement) const;
   // The layout on the same mesh with every placement Replicate.
   const Layout* replicated() const;
+  // The same layout with Replicate where it is Partial: what its values have once reduced, and what gradients of a tensor
+  // so placed have.
+  const Layout* without_partial() const;
 
   // "[Shard(0), Replicate] on (dp=2, tp=2) on cpu"; also names the cut order where it is not left to right.
   std::string to_string() const;

@@ -119,10 +119,12 @@ class Launcher {
 
   void reap() {
     int status = 0;
-    for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0; pid = ::waitpid(-1, &status, WNOHANG)) {
+    const auto next = [&] { return ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED); };
+    for (pid_t pid = next(); pid > 0; pid = next()) {
       for (std::size_t i = 0; i < ranks_.size(); ++i) {
         if (ranks_[i].pid() != pid) continue;
-        ranks_[i].set_ended(status);
+        ranks_[i].take_status(status);
+        if (ranks_[i].is_running()) continue;
         ended_.push_back(i);
         if (status != 0 && !first_failure_) first_failure_ = i;
       }
@@ -153,6 +155,16 @@ class Launcher {
     }
   }
 
+  // The rank that has been stopped for longest, if it was before this moment.
+  const RankProcess* stopped_before(Clock::time_point moment) const {
+    const RankProcess* found = nullptr;
+    for (const auto& rank : ranks_) {
+      const auto since = rank.stopped_since();
+      if (since && *since < moment && (!found || *since < *found->stopped_since())) found = &rank;
+    }
+    return found;
+  }
+
   int report() const {
     const auto say = [](const std::string& text) { std::cerr << "dtensor-run: " << text << std::endl; };
     if (forwarded_ != 0) {
@@ -162,8 +174,16 @@ class Launcher {
     }
     if (!first_failure_) return 0;
     const RankProcess& first = ranks_[*first_failure_];
-    say("rank " + std::to_string(first.rank()) + " failed first, " + seconds(first.end() - start_) +
-        " after the start: " + first.how_it_ended());
+    const RankProcess* stopped = stopped_before(first.end());
+    if (stopped) {
+      say("rank " + std::to_string(stopped->rank()) + " failed first, " + seconds(*stopped->stopped_since() - start_) +
+          " after the start: " + stopped->how_it_stopped() + " and never continued");
+      say("rank " + std::to_string(first.rank()) + ": " + first.how_it_ended() + ", " +
+          seconds(first.end() - *stopped->stopped_since()) + " later");
+    } else {
+      say("rank " + std::to_string(first.rank()) + " failed first, " + seconds(first.end() - start_) +
+          " after the start: " + first.how_it_ended());
+    }
     for (const auto i : ended_) {
       const RankProcess& rank = ranks_[i];
       const std::string name = "rank " + std::to_string(rank.rank());

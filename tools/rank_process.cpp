@@ -104,9 +104,20 @@ RankProcess::RankProcess(int rank, const std::vector<std::string>& command,
   }
 }
 
-void RankProcess::set_ended(int status) {
-  status_ = status;
-  end_ = Clock::now();
+void RankProcess::take_status(int status) {
+  if (WIFSTOPPED(status)) {
+    stopped_since_ = Clock::now();
+    stop_signal_ = WSTOPSIG(status);
+  } else if (WIFCONTINUED(status)) {
+    stopped_since_.reset();
+  } else {
+    status_ = status;
+    end_ = Clock::now();
+  }
+}
+
+std::string RankProcess::how_it_stopped() const {
+  return "stopped by signal " + std::to_string(stop_signal_) + " (" + ::strsignal(stop_signal_) + ")";
 }
 
 std::string RankProcess::how_it_ended() const {

@@ -43,10 +43,14 @@ class RankProcess {
   std::vector<LineReader>& outputs() { return outputs_; }
 
   bool is_running() const { return !status_; }
-  void set_ended(int status);
+  // What waitpid reports of it: that it ended, was stopped by a signal, or goes on.
+  void take_status(int status);
   bool has_failed() const { return status_ && *status_ != 0; }
   Clock::time_point end() const { return end_; }
   std::string how_it_ended() const;  // "exit code 1", "killed by signal 9 (Killed)"
+  // Since when it has been stopped, as by SIGSTOP, without going on before its end.
+  std::optional<Clock::time_point> stopped_since() const { return stopped_since_; }
+  std::string how_it_stopped() const;  // "stopped by signal 19 (Stopped (signal))"
   int exit_code() const;             // as a shell says it: 128 + signal
   // To all processes of its group, while it runs.
   void signal(int number) const;
@@ -57,6 +61,8 @@ class RankProcess {
   std::vector<LineReader> outputs_;
   std::optional<int> status_;  // as waitpid gives it
   Clock::time_point end_{};
+  std::optional<Clock::time_point> stopped_since_;
+  int stop_signal_ = 0;
 };
 
 // A TCP port that is free at this moment. Errors: std::system_error.

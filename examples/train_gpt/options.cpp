@@ -30,6 +30,7 @@ std::optional<int> read_options(int argc, char** argv, TrainOptions& options) {
   app.add_flag("--plain", options.plain, "The same job in one process, without a plan");
   app.add_option("--text", options.text, "The text to learn")->required()->check(CLI::ExistingFile);
   app.add_option("--log", options.log, "Write one JSON object a step to this file");
+  app.add_option("--save", options.save, "Write the trained parameters to this file, for torch::pickle_load or torch.load");
 
   app.add_option("--steps", options.steps, "Optimizer steps")->check(positive);
   app.add_option("--batch", options.batch, "Sequences a step, of all ranks together")->check(positive);

@@ -12,6 +12,7 @@ struct TrainOptions {
   bool plain = false;  // or one process of plain LibTorch
   std::string text;    // the file to learn
   std::string log;     // JSON lines; empty: none
+  std::string save;    // the trained parameters; empty: none
 
   std::int64_t steps = 300;
   std::int64_t batch = 16;      // of all ranks together

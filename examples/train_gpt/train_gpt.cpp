@@ -2,6 +2,7 @@
 #include "distributed.h"
 #include "log.h"
 #include "options.h"
+#include "save.h"
 #include "train.h"
 
 #include <ATen/Parallel.h>
@@ -15,7 +16,8 @@ namespace {
 using namespace train_gpt;
 
 // The whole job of one rank. Only the first writes.
-void run(const TrainOptions& options, Setting& setting) {
+void run(TrainOptions options, Setting& setting) {
+  options.collect_parameters = !options.save.empty();
   const bool writes = setting.is_first_rank();
   JsonLog log(writes ? options.log : "");
   Progress progress(options.steps);
@@ -23,6 +25,7 @@ void run(const TrainOptions& options, Setting& setting) {
     log.write(report);
     if (writes) progress.show(report);
   });
+  if (writes && !options.save.empty()) save_parameters(options.save, result.parameters);
   if (writes && !result.sample.empty()) std::printf("\n%s\n", result.sample.c_str());
 }
 

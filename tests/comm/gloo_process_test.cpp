@@ -1,57 +1,21 @@
 // Ranks as processes over Gloo, started by dtensor-run: values, and how the survivors end when one rank fails.
 // tests/comm/worker/process_worker.cpp has the scenarios.
+#include <support/launch.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include <sys/wait.h>
-#include <chrono>
-#include <cstdio>
-#include <filesystem>
 #include <map>
-#include <sstream>
 #include <string>
 
 using Catch::Matchers::ContainsSubstring;
+using dtensor::testing::Outcome;
 
 namespace {
 
-struct Outcome {
-  int exit_code = -1;
-  double seconds = 0;
-  std::map<int, std::string> of_rank;  // what each rank wrote
-  std::string launcher;                // what dtensor-run wrote
-};
-
-Outcome run(const std::string& arguments) {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  if (!std::filesystem::exists(folder / "dtensor-run")) SKIP("built without the command-line programs");
-  const auto start = std::chrono::steady_clock::now();
-  std::FILE* pipe = ::popen((folder.string() + "/dtensor-run " + arguments + " 2>&1").c_str(), "r");
-  REQUIRE(pipe);
-  std::string text;
-  char buffer[4096];
-  while (const auto count = std::fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, count);
-  Outcome outcome;
-  const int status = ::pclose(pipe);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (text.find("this build has no Gloo backend") != std::string::npos) SKIP("built without Gloo");
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const auto close = line.find("] ");
-    if (line[0] == '[' && close != std::string::npos) {
-      outcome.of_rank[std::stoi(line.substr(1, close - 1))] += line.substr(close + 2) + "\n";
-    } else {
-      outcome.launcher += line + "\n";
-    }
-  }
-  return outcome;
-}
-
 Outcome run_scenario(int ranks, const std::string& scenario, int last_words = 20) {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  return run("-n " + std::to_string(ranks) + " --last-words " + std::to_string(last_words) +
-             " --grace 1 -- " + folder + "/process_worker " + scenario);
+  return dtensor::testing::launch("-n " + std::to_string(ranks) + " --last-words " + std::to_string(last_words) +
+                              " --grace 1 -- " + dtensor::testing::program_folder() + "/process_worker " + scenario);
 }
 
 // That a rank ended with a CommError about its sixth all-reduce over dp, which says `part`.
@@ -70,6 +34,7 @@ void check_survivor(const Outcome& outcome, int rank, const std::string& part) {
 TEST_CASE("processes: every collective, dtype, reduction and size") {
   for (const int ranks : {3, 4}) {
     const auto outcome = run_scenario(ranks, "collectives");
+  INFO(outcome.text);
     CHECK(outcome.exit_code == 0);
     CHECK(outcome.launcher == "");
     CHECK(outcome.of_rank == std::map<int, std::string>{});  // nothing to say, no warnings at the end
@@ -78,12 +43,14 @@ TEST_CASE("processes: every collective, dtype, reduction and size") {
 
 TEST_CASE("processes: K68 meshes built by members only and in different order") {
   const auto outcome = run_scenario(4, "meshes");
+  INFO(outcome.text);
   CHECK(outcome.exit_code == 0);
   CHECK(outcome.of_rank == std::map<int, std::string>{});
 }
 
 TEST_CASE("processes: K69 a killed rank is named by the survivors") {
   const auto outcome = run_scenario(4, "killed");
+  INFO(outcome.text);
   for (const int rank : {0, 1, 3}) check_survivor(outcome, rank, "missing: rank 2 (does not respond");
   CHECK(outcome.exit_code == 128 + 9);
   CHECK_THAT(outcome.launcher,
@@ -93,6 +60,7 @@ TEST_CASE("processes: K69 a killed rank is named by the survivors") {
 
 TEST_CASE("processes: K69 those who wait for others than the killed rank end, too") {
   const auto outcome = run_scenario(4, "killed_elsewhere");
+  INFO(outcome.text);
   for (const int rank : {0, 1, 2}) {
     CHECK_THAT(outcome.of_rank.at(rank), ContainsSubstring("CommError: all_reduce, sequence ") &&
                                              ContainsSubstring("on group '") && ContainsSubstring("rank 3"));
@@ -102,20 +70,24 @@ TEST_CASE("processes: K69 those who wait for others than the killed rank end, to
 
 TEST_CASE("processes: the death of rank 0, which serves the store") {
   const auto outcome = run_scenario(4, "store_killed");
+  INFO(outcome.text);
   for (const int rank : {1, 2, 3}) check_survivor(outcome, rank, "missing: rank 0");
   CHECK(outcome.seconds < 40);  // far below the time-out of 100 s, on a busy machine, too
 }
 
 TEST_CASE("processes: a stopped rank is named after the time-out") {
   const auto outcome = run_scenario(4, "stopped", 6);
+  INFO(outcome.text);
   for (const int rank : {0, 2, 3}) check_survivor(outcome, rank, "missing: rank 1 (does not respond");
   CHECK_THAT(outcome.of_rank.at(0) + outcome.of_rank.at(2) + outcome.of_rank.at(3),
              ContainsSubstring("timed out after 4000 ms"));
+  CHECK_THAT(outcome.launcher, ContainsSubstring("rank 1 failed first") && ContainsSubstring("stopped by signal"));
   CHECK(outcome.seconds < 40);  // far below the time-out of 100 s, on a busy machine, too
 }
 
 TEST_CASE("processes: rank 0 stopped, so that the store does not answer") {
   const auto outcome = run_scenario(4, "store_stopped", 6);
+  INFO(outcome.text);
   for (const int rank : {1, 2, 3}) {
     check_survivor(outcome, rank, "missing: rank 0 (its store does not answer");
     check_survivor(outcome, rank, "timed out after 3000 ms");
@@ -125,6 +97,7 @@ TEST_CASE("processes: rank 0 stopped, so that the store does not answer") {
 
 TEST_CASE("processes: a rank that ends early, in order") {
   const auto outcome = run_scenario(4, "left");
+  INFO(outcome.text);
   for (const int rank : {0, 2, 3}) check_survivor(outcome, rank, "rank 1 has already ended");
   CHECK(outcome.exit_code == 3);
   CHECK_THAT(outcome.launcher, ContainsSubstring("rank 1") && ContainsSubstring("exit code 0"));
@@ -133,12 +106,14 @@ TEST_CASE("processes: a rank that ends early, in order") {
 
 TEST_CASE("processes: a rank that comes late finds the time-out of its peers") {
   const auto outcome = run_scenario(4, "late");
+  INFO(outcome.text);
   for (const int rank : {0, 2, 3}) check_survivor(outcome, rank, "missing: rank 1 (has not called it)");
   check_survivor(outcome, 1, "timed out after 2000 ms");
 }
 
 TEST_CASE("processes: an abort note reaches everybody within five seconds") {
   const auto outcome = run_scenario(4, "aborted");
+  INFO(outcome.text);
   for (const int rank : {0, 2, 3})
     check_survivor(outcome, rank, "aborted by rank 1: out of memory in step 5");
   CHECK(outcome.seconds < 40);  // far below the time-out of 100 s, on a busy machine, too
@@ -146,12 +121,14 @@ TEST_CASE("processes: an abort note reaches everybody within five seconds") {
 
 TEST_CASE("processes: an uncaught exception is told to the peers") {
   const auto outcome = run_scenario(4, "uncaught");
+  INFO(outcome.text);
   for (const int rank : {0, 2, 3}) check_survivor(outcome, rank, "rank 1: uncaught exception: no such file");
   CHECK_THAT(outcome.launcher, ContainsSubstring("rank 1") && ContainsSubstring("killed by signal 6"));
 }
 
 TEST_CASE("processes: who receives from a dead rank ends") {
   const auto outcome = run_scenario(2, "receives_from_the_dead");
+  INFO(outcome.text);
   CHECK_THAT(outcome.of_rank.at(0),
              ContainsSubstring("CommError: recv from rank 1, sequence 0, on group 'world'") &&
                  ContainsSubstring("missing: rank 1"));
@@ -159,6 +136,7 @@ TEST_CASE("processes: who receives from a dead rank ends") {
 
 TEST_CASE("processes: a rank missing at start-up is named") {
   const auto outcome = run_scenario(3, "missing_at_start");
+  INFO(outcome.text);
   for (const int rank : {0, 1}) {
     CHECK_THAT(outcome.of_rank.at(rank),
                ContainsSubstring("start-up") && ContainsSubstring("missing: rank 2 of 3"));

@@ -1,13 +1,11 @@
 // dtensor-run itself, with small shell programs as ranks.
+#include <support/launch.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include <sys/wait.h>
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <cstdio>
-#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -16,33 +14,17 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-struct Outcome {
-  int exit_code = -1;
-  std::string text;
-  std::vector<std::string> sorted_lines() const {
-    std::vector<std::string> lines;
-    std::istringstream stream(text);
-    for (std::string line; std::getline(stream, line);) lines.push_back(line);
-    std::sort(lines.begin(), lines.end());
-    return lines;
-  }
-};
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
 
-// `redirection`: "2>&1" for both streams, "2>/dev/null" for stdout alone.
-Outcome launch(const std::string& options, const std::string& script,
-               const std::string& redirection = "2>&1") {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  if (!std::filesystem::exists(folder + "/dtensor-run")) SKIP("built without the command-line programs");
-  const std::string command =
-      folder + "/dtensor-run " + options + " sh -c '" + script + "' name " + redirection;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe);
-  Outcome outcome;
-  char buffer[4096];
-  while (const auto count = std::fread(buffer, 1, sizeof(buffer), pipe)) outcome.text.append(buffer, count);
-  const int status = ::pclose(pipe);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
-  return outcome;
+dtensor::testing::Outcome launch(const std::string& options, const std::string& script,
+                             const std::string& redirection = "2>&1") {
+  return dtensor::testing::launch(options + " sh -c '" + script + "' name", redirection);
 }
 
 }  // namespace
@@ -51,14 +33,14 @@ TEST_CASE("dtensor-run: torchrun's variables, output line by line with the rank"
   const auto outcome = launch(
       "-n 2", "echo $RANK/$WORLD_SIZE $LOCAL_RANK $MASTER_ADDR; printf end; echo no >&2", "2>/dev/null");
   CHECK(outcome.exit_code == 0);
-  CHECK(outcome.sorted_lines() ==
+  CHECK(sorted_lines(outcome.text) ==
         std::vector<std::string>{"[0] 0/2 0 127.0.0.1", "[0] end", "[1] 1/2 1 127.0.0.1", "[1] end"});
 }
 
 TEST_CASE("dtensor-run: several nodes") {
   const auto outcome = launch("-n 2 --nodes 3 --node-rank 1 --master host:77 --",
                               "echo $RANK/$WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT");
-  CHECK(outcome.sorted_lines() == std::vector<std::string>{"[2] 2/6 0 host:77", "[3] 3/6 1 host:77"});
+  CHECK(sorted_lines(outcome.text) == std::vector<std::string>{"[2] 2/6 0 host:77", "[3] 3/6 1 host:77"});
 }
 
 TEST_CASE("dtensor-run: the first failure is named and gives the exit code; the rest is ended") {
@@ -79,6 +61,17 @@ TEST_CASE("dtensor-run: a signal as the end of a rank, and a program that is not
   const auto absent = launch("-n 1 /no/such/program", "");
   CHECK(absent.exit_code == 127);
   CHECK_THAT(absent.text, ContainsSubstring("cannot run") && ContainsSubstring("/no/such/program"));
+}
+
+TEST_CASE("dtensor-run: a rank that was stopped failed before those that gave up waiting for it") {
+  const auto outcome = launch("-n 2 --last-words 0 --grace 0.2", "[ $RANK = 1 ] && kill -STOP $$; sleep 0.5; exit 6");
+  CHECK(outcome.exit_code == 6);
+  CHECK_THAT(outcome.text, ContainsSubstring("rank 1 failed first") && ContainsSubstring("stopped by signal 19") &&
+                               ContainsSubstring("rank 0: exit code 6"));
+  const auto continued = launch("-n 2 --last-words 1",
+                                "[ $RANK = 1 ] && { (sleep 0.2; kill -CONT $$) & kill -STOP $$; sleep 1; exit 0; }; "
+                                "sleep 0.5; exit 6");
+  CHECK_THAT(continued.text, ContainsSubstring("rank 0 failed first"));
 }
 
 TEST_CASE("dtensor-run: signals are passed on") {

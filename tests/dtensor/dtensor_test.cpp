@@ -1,6 +1,7 @@
 // The functions that make a DTensor, place it and read it: DESIGN section 3's table, row by row.
 #include <placements/shard_math.h>
 #include <support/check.h>
+#include <torch/csrc/distributed/Placement.h>  // trap 19: torch::distributed has names of ours
 #include <torch/torch.h>
 #include <catch2/catch_test_macros.hpp>
 
@@ -69,6 +70,21 @@ TEST_CASE("distribute_tensor is differentiable, from leaves and others") {
         check(!is_dtensor(x.grad()), "the gradient of a plain leaf is plain");
         check_close(x.grad(), weights * 2, "gradient");
       }
+  });
+}
+
+TEST_CASE("distribute_tensor: another rank's values replace this rank's exactly, and the gradient is this rank's") {
+  run_ranks(2, [](int rank) {
+    const auto mesh = line(2);
+    auto x = (rank == 0 ? values({4, 3}) : at::full({4, 3}, HUGE_VAL, at::kDouble)).set_requires_grad(true);
+    const auto scaled = x * (rank + 1);
+    for (const auto& placement : {Shard(0), Shard(1), Replicate()}) {
+      x.mutable_grad() = at::Tensor();
+      const auto tensor = distribute_tensor(scaled, mesh, {placement}, {0});
+      check(at::equal(tensor.full_tensor(), values({4, 3})), "the values of rank 0, bit by bit");
+      (tensor * place(values({4, 3}, 1), mesh, {Replicate()})).sum().backward({}, /*retain_graph=*/true);
+      check_close(x.grad(), values({4, 3}, 1) * (rank + 1), "gradient");
+    }
   });
 }
 
@@ -226,6 +242,15 @@ TEST_CASE("Shard(-1) is normalised wherever it enters, and never comes out") {
     check(counter.total() == 0, "nothing moved");
     error_of<PlacementError>([&] { tensor.redistribute({Shard(2)}); }, "no such dimension");
     error_of<PlacementError>([&] { tensor.redistribute({Shard(0), Shard(0)}); }, "one entry too many");
+  });
+}
+
+TEST_CASE("trap 19: placements beside torch::distributed's, whose names are the same") {
+  using namespace torch;  // as in most programs
+  static_assert(!std::is_same_v<decltype(dtensor::Shard(0)), torch::distributed::Shard>);
+  run_ranks(2, [](int) {
+    const auto tensor = place(values({3, 2}), line(2), {Shard(0)});
+    check_placed(tensor, {Shard(0)}, "the unqualified names are dtensor's");
   });
 }
 

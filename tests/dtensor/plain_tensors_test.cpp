@@ -225,3 +225,30 @@ TEST_CASE("trap 2: a bare leaf's gradient may be pending; reading it reduces") {
     check_close(w.grad().norm(), p.grad().norm(), "so does an operator that needs the value");
   });
 }
+
+TEST_CASE("trap 16: absent tensors, lists of tensors, lists of absent ones and symbolic sizes are all arguments") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto x = values({4, 6}), weight = values({6}, 1);
+    const auto sharded = place(x, mesh, {Shard(0)}), scale = place(weight, mesh, {Replicate()});
+    const auto columns = at::tensor({2, 0, 3});
+    const auto placed_columns = place(columns, mesh, {Replicate()});
+    check_close(at::layer_norm(sharded, {6}, scale), at::layer_norm(x, {6}, weight), "Tensor?: one given, one absent");
+    check_close(at::layer_norm(sharded, {6}), at::layer_norm(x, {6}), "Tensor?: none given");
+    check_close(at::cat({sharded, sharded}, 1), at::cat({x, x}, 1), "Tensor[]");
+    const auto every = torch::indexing::Slice();
+    check_close(at::Tensor(sharded).index({every, placed_columns}), x.index({every, columns}), "Tensor?[], one absent");
+    check_close(at::Tensor(sharded).view_symint({c10::SymInt(2), c10::SymInt(12)}), x.view({2, 12}), "SymInt[]");
+  });
+}
+
+TEST_CASE("trap 16: embedding with sparse gradients is refused by name") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto tokens = place(at::tensor({1, 3, 0}), mesh, {Replicate()});
+    for (const auto& placement : {Shard(0), Shard(1), Replicate()}) {
+      const auto table = leaf(values({4, 6}), mesh, {placement});
+      check_contains(refusal_of<Error>([&] { at::embedding(table, tokens, -1, false, true); }, "sparse"), "sparse");
+    }
+  });
+}

@@ -109,6 +109,24 @@ TEST_CASE("trap 4: new tensors with the base's global sizes are cut as the base"
   });
 }
 
+TEST_CASE("trap 22: flattening a batch by sequence shard before the loss moves data, and says so under a strict policy") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto logits = values({2, 4, 3});
+    const auto sharded = place(logits, mesh, {Shard(1)});  // its parts of the flat dimension would be strided
+    check_close(sharded.view({-1, 3}), logits.view({-1, 3}), "view");
+    check_close(torch::cross_entropy_loss(sharded.view({-1, 3}), place(at::arange(8) % 3, mesh, {Replicate()})),
+                torch::cross_entropy_loss(logits.view({-1, 3}), at::arange(8) % 3), "loss");
+    const PolicyGuard guard({Fallback::warn, ImplicitMoves::error, PlainTensors::error});
+    const auto text = refusal_of<Error>([&] { sharded.view({-1, 3}); }, "view under implicit_moves: error");
+    check_contains(text, "view");
+    check_contains(text, "Shard(1)");
+    // A sequence of one batch entry alone is no such case.
+    check_close(place(logits.slice(0, 0, 1), mesh, {Shard(1)}).view({-1, 3}), logits.slice(0, 0, 1).reshape({-1, 3}),
+                "one batch entry");
+  });
+}
+
 TEST_CASE("trap 5: in-place writes through views reach base and gradient") {
   const std::vector<std::pair<const char*, Function>> programs = {
       {"t().mul_",

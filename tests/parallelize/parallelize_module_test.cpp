@@ -96,6 +96,61 @@ TEST_CASE("colwise and rowwise Linear equal the plain module, forward and backwa
       });
 }
 
+namespace {
+
+struct EmbeddedImpl : torch::nn::Module {
+  EmbeddedImpl()
+      : table(register_module("table", torch::nn::Embedding(40, 6))),
+        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})))) {}
+  at::Tensor forward(const at::Tensor& tokens) { return norm(table(tokens)); }
+  torch::nn::Embedding table;
+  torch::nn::LayerNorm norm;
+};
+TORCH_MODULE(Embedded);
+
+}  // namespace
+
+TEST_CASE("trap 23: a whole embedding that enters sequence parallel gathers activations in backward, reduces no table") {
+  Embedded plain;
+  plain->to(torch::kDouble);
+  const auto tokens = torch::arange(2 * 5, torch::kLong).mul(7).remainder(40).view({2, 5});
+  const auto weights = torch::arange(2 * 5 * 6, torch::kDouble).sin().view({2, 5, 6});
+  (plain(tokens) * weights).sum().backward();
+  run_ranks(2, [&](int) {
+    const auto mesh = init_device_mesh(torch::kCPU, {2}, {"tp"});
+    Embedded model;
+    model->to(torch::kDouble);
+    {
+      const torch::NoGradGuard no_grad;
+      model->table->weight.copy_(plain->table->weight);
+    }
+    ParallelPlan by_sequence;
+    by_sequence.rules = {{"norm", SequenceParallel()}};
+    parallelize_module(*model, mesh, by_sequence);
+    const auto place = [&](const at::Tensor& full) { return distribute_tensor(full, mesh, {Replicate()}); };
+    const auto input = place(tokens), factor = place(weights);
+    CollectiveCounter forward;
+    const auto output = model(input);
+    expect(as_dtensor(output).placements() == Placements{Shard(1)}, "the norm works on its part of the sequence");
+    expect(forward.total() == 0, "entering the sequence shard is free");
+    const auto loss = (output * factor).sum();
+    CollectiveCounter backward;
+    loss.backward();
+    std::int64_t gathers = 0, others = 0;
+    for (const auto& [key, tally] : backward.tallies()) {
+      if (key.collective == Collective::all_gather) {
+        gathers += tally.calls;
+        expect(tally.bytes <= 2 * 5 * 6 * 8, "the gather moves no more than the activations");
+      } else if (tally.bytes > 2 * 6 * 8) {  // the gradients of the norm's weight and bias are small
+        others += tally.calls;
+      }
+    }
+    expect(gathers == 1 && others == 0, "one gather of the activations' gradient, not " + backward.to_string());
+    const auto gradient = as_dtensor(model->table->weight.grad()).full_tensor();
+    expect(at::allclose(gradient, plain->table->weight.grad(), 1e-12, 1e-12), "the table's gradient");
+  });
+}
+
 TEST_CASE("rank 0's values win, or every rank's own are trusted") {
   run_ranks(2, [](int rank) {
     const auto mesh = init_device_mesh(torch::kCPU, {2}, {"tp"});

@@ -26,7 +26,7 @@ TEST_CASE("equal layouts are one object", "[layout]") {
         Layout::of(MeshLayout::of(c10::DeviceType::CPU, {2, 3}, {"x", "y"}), {Shard(0), Replicate()}));
 }
 
-TEST_CASE("the cut order counts only where two mesh dimensions cut one tensor dimension", "[layout]") {
+TEST_CASE("trap 15: the cut order counts only where two mesh dimensions cut one tensor dimension", "[layout]") {
   const auto* mixed = Layout::of(mesh_2d(), {Shard(0), Shard(1)});
   CHECK(mixed == Layout::of(mesh_2d(), {Shard(0), Shard(1)}, {1, 0}));
   CHECK(mixed->has_default_order());
@@ -63,6 +63,7 @@ TEST_CASE("a layout tells what it holds", "[layout]") {
   CHECK_FALSE(pending->is_replicated());
   CHECK(pending->max_dim() == 2);
   CHECK(pending->replicated() == replicated);
+  CHECK_FALSE(pending->without_partial()->has_partial());
   CHECK(pending->with(0, Replicate())->with(1, Replicate()) == replicated);
   CHECK(pending->mesh_pointer() == mesh_2d());
 }
