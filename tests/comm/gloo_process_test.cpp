@@ -34,7 +34,7 @@ void check_survivor(const Outcome& outcome, int rank, const std::string& part) {
 TEST_CASE("processes: every collective, dtype, reduction and size") {
   for (const int ranks : {3, 4}) {
     const auto outcome = run_scenario(ranks, "collectives");
-  INFO(outcome.text);
+    INFO(outcome.text);
     CHECK(outcome.exit_code == 0);
     CHECK(outcome.launcher == "");
     CHECK(outcome.of_rank == std::map<int, std::string>{});  // nothing to say, no warnings at the end
