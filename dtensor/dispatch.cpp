@@ -176,6 +176,14 @@ void check_device(const Call& call) {
       call.where(), value.toDevice().str(), call.mesh->layout->to_string(), call.mesh->device.str()));
 }
 
+// Whether a shard that is empty on this rank alone meets a stock operator, which might refuse it.
+bool holds_nothing(const Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals) {
+  if (decision.kernel || decision.fallback || decision.view || call.info.in_place || call.info.whole_values) return false;
+  for (std::size_t i = 0; i < locals.size(); ++i)
+    if (locals[i].defined() && locals[i].numel() == 0 && c10::multiply_integers(call.operands[i].sizes) != 0) return true;
+  return false;
+}
+
 void localize_sizes(const Call& call, const Decision& decision) {
   for (auto [argument, result] : decision.size_arguments) {
     const auto& sizes = decision.results[static_cast<std::size_t>(result)];
@@ -353,6 +361,15 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   c10::SmallVector<at::Tensor, 8> locals;
   local_tensors(call, *decision, locals);
   if (info.reads_strides) restore_strides(call, *decision, locals[0]);
+  if (holds_nothing(call, *decision, locals)) {
+    if (auto results = empty_results(call, *decision)) {
+      stack.resize(call.base);
+      for (auto& result : *results) stack.push_back(std::move(result));
+      wrap_results(call, *decision, locals);
+      if (Explain::current()) record(call, *decision);
+      return;
+    }
+  }
   c10::SmallVector<c10::IValue, 8> global_arguments;
   if (decision->kernel) global_arguments.append(call.arguments().begin(), call.arguments().end());
   call.set_tensors(locals);

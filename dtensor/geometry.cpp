@@ -1,6 +1,7 @@
 #include "dtensor/geometry.h"
 
 #include "placements/error.h"
+#include "placements/shard_math.h"
 
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
@@ -32,6 +33,26 @@ std::optional<torch::jit::Stack> run_on_meta(Call& call) {
   try {
     call.info.handle.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
+    return std::nullopt;
+  }
+  return stack;
+}
+
+// The results with global geometry and any values: on meta tensors, or on zeros where the operator has no meta kernel.
+std::optional<torch::jit::Stack> run_without_values(Call& call) {
+  if (auto stack = run_on_meta(call)) return stack;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+  std::vector<at::Tensor> zeros(call.tensors.size());
+  for (std::size_t i = 0; i < zeros.size(); ++i)
+    if (call.operands[i].defined)
+      zeros[i] = at::zeros(call.operands[i].sizes, at::TensorOptions(call.mesh->device).dtype(call.operands[i].dtype));
+  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  Call copy(call.info, stack);
+  copy.set_tensors(zeros);
+  try {
+    call.info.handle.callBoxed(stack);
+  } catch (const c10::Error&) {  // an operator that minds zeros
     return std::nullopt;
   }
   return stack;
@@ -78,6 +99,38 @@ void fill_geometry(Call& call, Decision& decision) {
       result.memory_order = memory_order(tensors[i].sizes(), tensors[i].strides());
     }
   }
+}
+
+std::optional<torch::jit::Stack> empty_results(Call& call, const Decision& decision) {
+  auto global = run_without_values(call);
+  if (!global) return std::nullopt;
+  std::size_t next = 0;
+  const auto localize = [&](const at::Tensor& whole) -> std::optional<at::Tensor> {
+    if (next >= decision.results.size()) return std::nullopt;
+    const auto& result = decision.results[next++];
+    if (!whole.defined() || !result.defined) return at::Tensor();
+    const auto sizes = shard_math::local_sizes(*result.layout, whole.sizes(), call.mesh->coordinate);
+    if (c10::multiply_integers(sizes) != 0) return std::nullopt;
+    return at::empty(sizes, whole.options().device(call.mesh->device));
+  };
+  for (auto& value : *global) {
+    if (value.isTensor()) {
+      auto local = localize(value.toTensor());
+      if (!local) return std::nullopt;
+      value = *local;
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const auto& whole : value.toTensorVector()) {
+        auto local = localize(whole);
+        if (!local) return std::nullopt;
+        list.push_back(*local);
+      }
+      value = std::move(list);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return global;
 }
 
 void check_shapes(Call& call) {

@@ -15,6 +15,11 @@ namespace dtensor::detail {
 // call's shapes on the way: LibTorch's own error, on all ranks alike, before any communication.
 void fill_geometry(Call& call, Decision& decision);
 
+// The local results of a call whose shards are empty on this rank, without running it: stock operators may refuse empty
+// tensors, and this rank would then throw alone. Nothing where some result is not empty here, or cannot be told.
+// `call` must still have its global arguments.
+std::optional<torch::jit::Stack> empty_results(Call& call, const Decision& decision);
+
 // Throws LibTorch's own shape error for a call that it would refuse, where its Meta kernel can tell; before anything moves.
 void check_shapes(Call& call);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -96,8 +97,11 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
   }
   whole_values = !returns_tensor && !writes;
   view = !written.empty() && !written[0] && schema.arguments()[0].alias_info() != nullptr;
-  rule = find_rule(name);
   random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  rule = find_rule(name);
+  const bool lists = std::find(arguments.begin(), arguments.end(), Argument::tensor_list) != arguments.end();
+  if (!rule && handle.hasTag(at::Tag::pointwise) && !has_out && !random && !lists && return_alias.size() == 1)
+    rule = &pointwise_rule();
   mutates_unmarked = writes_running_statistics(name);
   static const std::set<std::string> carrying = {
       "aten::t",      "aten::transpose.int", "aten::permute", "aten::_to_copy", "aten::clone",

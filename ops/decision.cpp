@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
+#include <tuple>
 
 namespace dtensor {
 namespace {
@@ -22,13 +24,15 @@ struct Candidate {
   std::vector<Placement> results;
   double cost = 0;
   int free_moves = 0;
+  std::int64_t idle = 0;  // elements by which ranks hold less than the fullest one, where it is cut anew
   int factor = no_factor;
   std::string name;  // for explain
 };
 
 class Solver {
  public:
-  Solver(const OperatorCall& call, const Rule& rule, bool in_place) : call_(call), rule_(rule), in_place_(in_place) {
+  Solver(const OperatorCall& call, const Rule& rule, bool in_place)
+      : call_(call), rule_(rule), in_place_(in_place) {
     TORCH_INTERNAL_ASSERT(rule.operands.size() == call.operands.size(), "rule of ", call.name, " describes ",
                           rule.operands.size(), " operands, the call has ", call.operands.size());
   }
@@ -45,14 +49,15 @@ class Solver {
       std::size_t best = 0;
       for (std::size_t i = 1; i < candidates.size(); ++i) {
         const auto &a = candidates[i], &b = candidates[best];
-        if (a.cost < b.cost || (a.cost == b.cost && a.free_moves < b.free_moves)) best = i;
+        if (std::tie(a.cost, a.free_moves, a.idle) < std::tie(b.cost, b.free_moves, b.idle)) best = i;
       }
       const Candidate& chosen = candidates[best];
       // A choice among several that cost something depends on how much each moves.
       if (chosen.cost > 0 && candidates.size() > 1) decision->by_sizes = true;
       decision->cost += chosen.cost;
       note(*decision, mesh_dim, candidates, best);
-      if (chosen.factor != no_factor) cuts_[static_cast<std::size_t>(chosen.factor)] *= call_.mesh->size(mesh_dim);
+      if (chosen.factor != no_factor)
+        cuts_[static_cast<std::size_t>(chosen.factor)] *= call_.mesh->size(mesh_dim);
       for (std::size_t i = 0; i < operands.size(); ++i)
         operands[i][static_cast<std::size_t>(mesh_dim)] = chosen.operands[i];
       for (std::size_t i = 0; i < results.size(); ++i)
@@ -94,7 +99,8 @@ class Solver {
     if (in_place_) {
       // What is written keeps its placement: neither the operand nor the result may differ from it.
       const Placement self = call_.operands[0].placement(mesh_dim);
-      if (candidate.operands[0] != self || (!candidate.results.empty() && candidate.results[0] != self)) return;
+      if (candidate.operands[0] != self || (!candidate.results.empty() && candidate.results[0] != self))
+        return;
     }
     all.push_back(std::move(candidate));
   }
@@ -183,6 +189,52 @@ class Solver {
     }
   }
 
+  // Note [Cutting anew]
+  // Where an operand is cut in a dimension that must be whole, it can be gathered, or cut anew in a dimension that passes:
+  // an all-to-all, which moves less than the gather and leaves the results cut. Tried for every such dimension that no
+  // other mesh dimension cuts.
+  void add_recuts(std::vector<Candidate>& all, int mesh_dim) const {
+    if (in_place_ || call_.mesh->size(mesh_dim) == 1) return;
+    bool blocked = false;
+    for (std::size_t i = 0; i < rule_.operands.size(); ++i) {
+      const Placement cut = call_.operands[i].placement(mesh_dim);
+      if (!cut.is_sharded() || static_cast<std::size_t>(cut.dim()) >= rule_.operands[i].size()) continue;
+      const int factor = rule_.operands[i][static_cast<std::size_t>(cut.dim())];
+      blocked = blocked || std::none_of(all.begin(), all.end(), [factor](const Candidate& candidate) {
+                  return factor != no_factor && candidate.factor == factor;
+                });
+    }
+    if (!blocked) return;
+    for (std::size_t f = 0; f < rule_.factors.size(); ++f) {
+      const int factor = static_cast<int>(f);
+      const Factor& kind = rule_.factors[f];
+      const bool known = std::any_of(all.begin(), all.end(), [factor](const Candidate& candidate) {
+        return candidate.factor == factor;
+      });
+      if (kind.kind != Factor::Kind::pass || known || cuts_[f] != 1 || is_cut(factor)) continue;
+      const auto ranks = call_.mesh->size(mesh_dim);
+      if (kind.even_only && kind.size % ranks != 0) continue;
+      const SizeSource source = source_of(factor);
+      if (source.operand < 0) continue;
+      const auto size = call_.operands[static_cast<std::size_t>(source.operand)]
+                            .sizes[static_cast<std::size_t>(source.dim)];
+      if (size < 2) continue;
+      const auto before = all.size();
+      add_factor(all, mesh_dim, factor, Shard(0));
+      if (all.size() > before) all.back().idle = (size + ranks - 1) / ranks * ranks - size;
+    }
+  }
+
+  // Whether any mesh dimension cuts a tensor dimension that carries this factor.
+  bool is_cut(int factor) const {
+    for (std::size_t i = 0; i < rule_.operands.size(); ++i)
+      for (std::size_t dim = 0; dim < rule_.operands[i].size(); ++dim)
+        if (rule_.operands[i][dim] == factor && call_.operands[i].layout &&
+            !call_.operands[i].layout->mesh_dims_cutting(static_cast<std::int64_t>(dim)).empty())
+          return true;
+    return false;
+  }
+
   std::vector<Candidate> candidates_for(int mesh_dim) const {
     std::vector<Candidate> all;
     if (rule_.ignores_values || rule_.keeps_layouts) {
@@ -204,6 +256,7 @@ class Solver {
     auto candidate = blank();
     candidate.name = "replicate";
     add(all, std::move(candidate), mesh_dim);
+    add_recuts(all, mesh_dim);
     return all;
   }
 
@@ -222,11 +275,12 @@ class Solver {
     for (std::size_t i = 0; i < all.size(); ++i)
       if (i != best && all[i].cost < all[second].cost) second = i;
     decision.note += fmt::format("{}{}: {} ({:.0f}) before {} ({:.0f})", decision.note.empty() ? "" : "; ",
-                                 call_.mesh->names()[static_cast<std::size_t>(mesh_dim)], all[best].name, all[best].cost,
-                                 all[second].name, all[second].cost);
+                                 call_.mesh->names()[static_cast<std::size_t>(mesh_dim)], all[best].name,
+                                 all[best].cost, all[second].name, all[second].cost);
   }
 
-  void finish(Decision& decision, const std::vector<Placements>& operands, const std::vector<Placements>& results) const {
+  void finish(Decision& decision, const std::vector<Placements>& operands,
+              const std::vector<Placements>& results) const {
     // Several mesh dimensions on one tensor dimension: the first operand with an order of its own sets the order.
     std::vector<int> cut_order;
     for (const auto& operand : call_.operands)
@@ -286,10 +340,12 @@ class Solver {
 std::shared_ptr<Decision> decide(const OperatorCall& call, const Rule& rule, bool in_place) {
   auto decision = Solver(call, rule, in_place).solve();
   if (!decision && in_place && call.operands[0].layout && call.operands[0].layout->has_partial())
-    throw UnsupportedError(fmt::format(
-        "{} would write through a pending value (argument 0) with an operator that is not linear in it, which no rank "
-        "can do alone. Reduce it first: x = x.redistribute(...) to Replicate or Shard, or use the out-of-place form.",
-        call.to_string()));
+    throw UnsupportedError(
+        fmt::format("{} would write through a pending value (argument 0) with an operator that is not linear "
+                    "in it, which no rank "
+                    "can do alone. Reduce it first: x = x.redistribute(...) to Replicate or Shard, or use "
+                    "the out-of-place form.",
+                    call.to_string()));
   return decision;
 }
 

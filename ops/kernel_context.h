@@ -29,6 +29,12 @@ struct KernelContext {
   }
   // Runs the stock operator on the arguments on the stack, below autograd and autocast.
   void call_stock(std::vector<c10::IValue>& stack) const;
+  // Whether an operand is cut in a dimension, counted from the front.
+  bool is_cut(std::size_t operand, std::int64_t dim) const { return !layout(operand)->mesh_dims_cutting(dim).empty(); }
+  // The tensors of all ranks that hold a piece of `dim` of an operand, alike in size, stacked in a new first dimension in
+  // the order of their pieces; and which of them is this rank's. Not for interleaved cuts, whose pieces have no order.
+  at::Tensor gather_pieces(const at::Tensor& tensor, std::size_t operand, std::int64_t dim) const;
+  std::int64_t piece(std::size_t operand, std::int64_t dim) const;
   // Reduces `tensor` in place over every mesh dimension that cuts one of `dims` of `operand`.
   void all_reduce(at::Tensor& tensor, ReduceOp op, std::size_t operand, std::span<const std::int64_t> dims) const;
 };

@@ -1,4 +1,4 @@
-// Losses. A mean divides by the global count of valid targets, so that shards add up to the global mean.
+// Losses of element pairs. A mean divides by the global count, so that shards add up to the global mean.
 #include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
@@ -11,56 +11,6 @@
 
 namespace dtensor {
 namespace {
-
-// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> (output, total_weight)
-void local_nll_loss(const KernelContext& context, std::vector<c10::IValue>& stack) {
-  const auto base = stack.size() - 5;
-  const auto reduction = stack[base + 3].toInt();
-  const auto& operand = context.operands[0];
-  const bool cut = operand.ndim() == 2 && !context.layout(0)->mesh_dims_cutting(0).empty();
-  if (reduction == at::Reduction::None || !cut) return context.call_stock(stack);
-  stack[base + 3] = static_cast<std::int64_t>(at::Reduction::Sum);
-  context.call_stock(stack);
-  auto output = stack[base].toTensor(), total_weight = stack[base + 1].toTensor();
-  const std::int64_t batch[] = {0};
-  context.all_reduce(total_weight, ReduceOp::sum, 0, batch);
-  if (reduction == at::Reduction::Mean) output = output / total_weight;
-  stack[base] = output;
-  stack[base + 1] = total_weight;
-}
-
-std::optional<Rule> nll_loss(const OperatorCall& call) {
-  const auto& self = call.operand(0);
-  const auto reduction = call.argument(3).toInt();
-  if (self.ndim() != 1 && self.ndim() != 2) return std::nullopt;
-  RuleBuilder builder(call);
-  const int classes = builder.factor(Factor::Kind::whole);
-  std::vector<int> batch;
-  if (self.ndim() == 2)
-    batch.push_back(builder.factor(reduction == at::Reduction::None ? Factor::Kind::pass : Factor::Kind::reduce));
-  auto input = batch;
-  input.push_back(classes);
-  builder.operand(0, input).operand(1, batch);
-  if (call.operand(2).defined) builder.operand(2, {classes});
-  builder.result(reduction == at::Reduction::None ? batch : std::vector<int>{}).completed_result({});
-  return builder.kernel(local_nll_loss).build();
-}
-
-// nll_loss_backward(grad_output, self, target, weight?, reduction, ignore_index, total_weight)
-std::optional<Rule> nll_loss_backward(const OperatorCall& call) {
-  const auto& self = call.operand(1);
-  if (self.ndim() != 1 && self.ndim() != 2) return std::nullopt;
-  RuleBuilder builder(call);
-  const int classes = builder.factor(Factor::Kind::whole);
-  std::vector<int> batch;
-  if (self.ndim() == 2) batch.push_back(builder.factor());
-  auto input = batch;
-  input.push_back(classes);
-  if (call.operand(0).ndim() == 1) builder.operand(0, batch);
-  builder.operand(1, input).operand(2, batch);
-  if (call.operand(3).defined) builder.operand(3, {classes});
-  return builder.result(input).linear({0}).build();
-}
 
 // The global count of elements after broadcasting.
 double element_count(std::span<const Operand> operands) {
@@ -78,7 +28,7 @@ double element_count(std::span<const Operand> operands) {
   return count;
 }
 
-// mse_loss(self, target, reduction), binary_cross_entropy_with_logits(self, target, weight?, pos_weight?, reduction) and
+// mse_loss(self, target, reduction), binary_cross_entropy(self, target, weight?, reduction) and their kin, and
 // mse_loss_backward(grad, self, target, reduction): a mean is the sum, divided by the global count.
 template <int reduction>
 void local_pointwise_loss(const KernelContext& context, std::vector<c10::IValue>& stack) {
@@ -99,17 +49,78 @@ std::optional<Rule> pointwise_loss(const OperatorCall& call) {
   return builder.kernel(local_pointwise_loss<reduction>).build();
 }
 
-std::optional<Rule> mse_loss_backward(const OperatorCall& call) {
-  return RuleBuilder(call).pointwise(3).linear({0}).kernel(local_pointwise_loss<3>).build();
+template <int reduction>
+std::optional<Rule> pointwise_loss_backward(const OperatorCall& call) {
+  return RuleBuilder(call)
+      .pointwise(call.operands.size())
+      .linear({0})
+      .kernel(local_pointwise_loss<reduction>)
+      .build();
+}
+
+// Losses of rows, one number each: multi_margin_loss(self, target, p, margin, weight?, reduction),
+// multilabel_margin_loss_forward(self, target, reduction) -> (output, is_target). Rows may be cut.
+template <int reduction, bool backward>
+void local_row_loss(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  constexpr std::size_t rows = backward ? 1 : 0;
+  const auto base = stack.size() - context.global_arguments.size();
+  const auto self = stack[base + rows].toTensor(), target = stack[base + rows + 1].toTensor();
+  if (self.size(0) == 0) {  // the stock operators leave their result as it was in memory
+    const bool each = stack[base + reduction].toInt() == at::Reduction::None;
+    stack.resize(base);
+    stack.emplace_back(backward ? at::zeros_like(self)
+                                : at::zeros(each ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{},
+                                            self.options()));
+    if (!backward && target.dim() == 2) stack.emplace_back(at::zeros(target.sizes(), self.options()));
+    return;
+  }
+  if (stack[base + reduction].toInt() != at::Reduction::Mean) return context.call_stock(stack);
+  stack[base + reduction] = static_cast<std::int64_t>(at::Reduction::Sum);
+  context.call_stock(stack);
+  stack[base] = stack[base].toTensor() / static_cast<double>(context.operands[rows].sizes[0]);
+}
+
+template <int reduction, bool backward>
+std::optional<Rule> row_loss(const OperatorCall& call) {
+  const bool each = call.argument(reduction).toInt() == at::Reduction::None;
+  const std::size_t self = backward ? 1 : 0;
+  if (call.operand(self).ndim() != 2) return std::nullopt;
+  RuleBuilder builder(call);
+  const int row = builder.factor(each || backward ? Factor::Kind::pass : Factor::Kind::reduce);
+  const int classes = builder.factor(Factor::Kind::whole);
+  const bool labels = call.operand(self + 1).ndim() == 2;  // several targets a row
+  builder.operand(self, {row, classes});
+  builder.operand(self + 1, labels ? std::vector<int>{row, classes} : std::vector<int>{row});
+  const auto rest = self + 2;  // weight over classes, or is_target
+  if (rest < call.operands.size() && call.operand(rest).defined)
+    builder.operand(rest, labels ? std::vector<int>{row, classes} : std::vector<int>{classes});
+  if (backward) {
+    if (call.operand(0).ndim() == 1) builder.operand(0, {row});
+    builder.result({row, classes}).linear({0});
+  } else {
+    builder.result(each ? std::vector<int>{row} : std::vector<int>{});
+    if (labels) builder.result({row, classes});
+  }
+  return builder.kernel(local_row_loss<reduction, backward>).build();
 }
 
 }  // namespace
 
 void detail::add_loss_rules() {
-  add_rule("aten::nll_loss_forward", nll_loss);
-  add_rule("aten::nll_loss_backward", nll_loss_backward);
   add_rule("aten::mse_loss", pointwise_loss<2>);
-  add_rule("aten::mse_loss_backward", mse_loss_backward);
+  add_rule("aten::mse_loss_backward", pointwise_loss_backward<3>);
+  add_rule("aten::smooth_l1_loss", pointwise_loss<2>);
+  add_rule("aten::smooth_l1_loss_backward", pointwise_loss_backward<3>);
+  add_rule("aten::huber_loss", pointwise_loss<2>);
+  add_rule("aten::huber_loss_backward", pointwise_loss_backward<3>);
+  add_rule("aten::soft_margin_loss", pointwise_loss<2>);
+  add_rule("aten::soft_margin_loss_backward", pointwise_loss_backward<3>);
+  add_rule("aten::binary_cross_entropy", pointwise_loss<3>);
+  add_rule("aten::binary_cross_entropy_backward", pointwise_loss_backward<4>);
+  add_rule("aten::multi_margin_loss", row_loss<5, false>);
+  add_rule("aten::multi_margin_loss_backward", row_loss<6, true>);
+  add_rule("aten::multilabel_margin_loss_forward", row_loss<2, false>);
+  add_rule("aten::multilabel_margin_loss_backward", row_loss<3, true>);
   add_rule("aten::binary_cross_entropy_with_logits", pointwise_loss<4>);
 }
 

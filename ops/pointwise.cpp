@@ -73,6 +73,25 @@ std::optional<Rule> prelu_backward(const OperatorCall& call) {
   return RuleBuilder(call).pointwise(3, 2).linear({0}).build();
 }
 
+// glu(self, dim): the two halves of `dim` meet element by element, so it is whole. glu_backward(grad, self, dim)
+std::optional<Rule> glu(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  auto letters = builder.letters_whole_along(1);
+  if (!letters || letters->empty()) return std::nullopt;
+  (*letters)[static_cast<std::size_t>(OperatorCall::wrap_dim(call.argument(1).toInt(), call.operand(0).ndim()))] = no_factor;
+  return builder.result(*letters).build();
+}
+std::optional<Rule> glu_backward(const OperatorCall& call) {
+  const auto ndim = call.operand(1).ndim(), dim = OperatorCall::wrap_dim(call.argument(2).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  RuleBuilder builder(call);
+  auto letters = builder.letters(1);
+  builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+  builder.result(letters);
+  letters[static_cast<std::size_t>(dim)] = no_factor;
+  return builder.operand(0, letters).linear({0}).build();
+}
+
 void add_all(RuleFunction function, std::initializer_list<const char*> names) {
   for (const char* name : names) detail::add_rule(std::string("aten::") + name, function);
 }
@@ -88,6 +107,11 @@ void add_decomposed(std::initializer_list<const char*> names) {
 }
 
 }  // namespace
+
+const RuleEntry& pointwise_rule() {
+  static const RuleEntry entry{pointwise};
+  return entry;
+}
 
 void detail::add_pointwise_rules() {
   add_all(pointwise,
@@ -123,6 +147,8 @@ void detail::add_pointwise_rules() {
   add_all(where, {"where.self"});
   add_all(masked_fill, {"masked_fill.Scalar", "masked_fill.Tensor"});
   add_all(prelu_backward, {"_prelu_kernel_backward"});
+  add_all(glu, {"glu"});
+  add_all(glu_backward, {"glu_backward"});
   add_all(log_sigmoid, {"log_sigmoid_forward"});
   add_all(log_sigmoid_backward, {"log_sigmoid_backward"});
   add_decomposed({"add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", "rsub.Scalar", "mul.Scalar", "mul_.Scalar",

@@ -1,5 +1,6 @@
 // Reductions over dimensions.
 #include "ops/kernel_context.h"
+#include "ops/reduced_dims.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
 
@@ -13,50 +14,10 @@
 namespace dtensor {
 namespace {
 
-// The reduced dimensions of a call, counted from the front; all of them for None or an empty list.
-std::vector<bool> reduced_dims(const c10::IValue* dims, std::int64_t ndim) {
-  std::vector<bool> reduced(static_cast<std::size_t>(ndim), true);
-  if (!dims || dims->isNone()) return reduced;
-  const auto list = dims->isInt() ? std::vector<std::int64_t>{dims->toInt()} : dims->toIntVector();
-  if (list.empty()) return reduced;
-  std::fill(reduced.begin(), reduced.end(), false);
-  for (auto dim : list) {
-    dim = OperatorCall::wrap_dim(dim, ndim);
-    if (dim >= 0 && dim < ndim) reduced[static_cast<std::size_t>(dim)] = true;
-  }
-  return reduced;
-}
-
-struct Shape {
-  RuleBuilder builder;
-  std::vector<int> kept;  // dims of the result
-};
-
-// Letters of operand 0; reduced ones get `kind` and `op` and leave the result (or stay as size 1 with keepdim).
-Shape reduction(const OperatorCall& call, const c10::IValue* dims, bool keepdim, Factor::Kind kind, ReduceOp op) {
-  Shape shape{RuleBuilder(call), {}};
-  const auto letters = shape.builder.letters(0);
-  const auto reduced = reduced_dims(dims, call.operand(0).ndim());
-  for (std::size_t dim = 0; dim < letters.size(); ++dim) {
-    if (!reduced[dim]) {
-      shape.kept.push_back(letters[dim]);
-      continue;
-    }
-    shape.builder.at(letters[dim]).kind = kind;
-    shape.builder.at(letters[dim]).op = op;
-    if (keepdim) shape.kept.push_back(no_factor);
-  }
-  return shape;
-}
-
-bool flag(const OperatorCall& call, std::size_t argument) {
-  return argument < call.arguments.size() && call.argument(argument).isBool() && call.argument(argument).toBool();
-}
-
 // sum: sum(self, *, dtype); sum.dim_IntList(self, dim, keepdim, *, dtype)
 std::optional<Rule> sum(const OperatorCall& call) {
   const bool with_dims = call.arguments.size() == 4;
-  auto shape = reduction(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag(call, 2),
+  auto shape = reduction_shape(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag_argument(call, 2),
                          Factor::Kind::reduce, ReduceOp::sum);
   return shape.builder.result(shape.kept).linear({0}).build();
 }
@@ -92,22 +53,9 @@ void local_mean(const KernelContext& context, std::vector<c10::IValue>& stack) {
 
 std::optional<Rule> mean(const OperatorCall& call) {
   const bool with_dims = call.arguments.size() == 4;
-  auto shape = reduction(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag(call, 2),
+  auto shape = reduction_shape(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag_argument(call, 2),
                          Factor::Kind::reduce, ReduceOp::sum);
   return shape.builder.result(shape.kept).linear({0}).kernel(local_mean).build();
-}
-
-// Extremes over an empty shard have no value of their own: the identity of the reduction stands in.
-at::Scalar identity(at::ScalarType dtype, bool maximum) {
-  if (dtype == at::kBool) return !maximum;
-  if (at::isFloatingType(dtype))
-    return maximum ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-  if (dtype == at::kByte) return maximum ? 0 : 255;
-  if (dtype == at::kChar) return maximum ? -128 : 127;
-  if (dtype == at::kShort) return maximum ? -32768 : 32767;
-  if (dtype == at::kInt)
-    return maximum ? std::numeric_limits<std::int32_t>::min() : std::numeric_limits<std::int32_t>::max();
-  return maximum ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
 }
 
 template <bool maximum>
@@ -128,14 +76,14 @@ void local_extreme(const KernelContext& context, std::vector<c10::IValue>& stack
       sizes.push_back(1);
   }
   stack.resize(base);
-  stack.emplace_back(at::full(sizes, identity(self.scalar_type(), maximum), self.options()));
+  stack.emplace_back(at::full(sizes, extreme_identity(self.scalar_type(), maximum), self.options()));
 }
 
 // max(self), amax(self, dim, keepdim)
 template <bool maximum>
 std::optional<Rule> extreme(const OperatorCall& call) {
   const bool with_dims = call.arguments.size() == 3;
-  auto shape = reduction(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag(call, 2),
+  auto shape = reduction_shape(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag_argument(call, 2),
                          Factor::Kind::reduce, maximum ? ReduceOp::max : ReduceOp::min);
   return shape.builder.result(shape.kept).kernel(local_extreme<maximum>).build();
 }
@@ -143,19 +91,9 @@ std::optional<Rule> extreme(const OperatorCall& call) {
 // prod(self, *, dtype); prod.dim_int(self, dim, keepdim, *, dtype)
 std::optional<Rule> prod(const OperatorCall& call) {
   const bool with_dims = call.arguments.size() == 4;
-  auto shape = reduction(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag(call, 2),
+  auto shape = reduction_shape(call, with_dims ? &call.arguments[1] : nullptr, with_dims && flag_argument(call, 2),
                          Factor::Kind::reduce, ReduceOp::product);
   return shape.builder.result(shape.kept).build();
-}
-
-// Reductions that need their dimensions whole: operator(self, dim, ..., keepdim) with `results` tensors of that shape.
-template <int dim_argument, int keepdim_argument, int results>
-std::optional<Rule> whole_dims(const OperatorCall& call) {
-  const auto size = call.arguments.size();
-  auto shape = reduction(call, dim_argument < static_cast<int>(size) ? &call.arguments[dim_argument] : nullptr,
-                         flag(call, keepdim_argument), Factor::Kind::whole, ReduceOp::sum);
-  for (int i = 0; i < results; ++i) shape.builder.result(shape.kept);
-  return shape.builder.build();
 }
 
 // Operators along one dimension that keep the shape (cumsum, sort): that dimension whole, `results` tensors.
@@ -206,7 +144,7 @@ void local_vector_norm(const KernelContext& context, std::vector<c10::IValue>& s
   if (std::isinf(order)) {
     const bool maximum = order > 0;
     if (self.numel() == 0) {
-      result = at::sum(magnitude, dims, keepdim).fill_(identity(magnitude.scalar_type(), maximum));
+      result = at::sum(magnitude, dims, keepdim).fill_(extreme_identity(magnitude.scalar_type(), maximum));
     } else {
       result = maximum ? at::amax(magnitude, dims, keepdim) : at::amin(magnitude, dims, keepdim);
     }
@@ -224,7 +162,7 @@ void local_vector_norm(const KernelContext& context, std::vector<c10::IValue>& s
 
 // linalg_vector_norm(self, ord, dim, keepdim, *, dtype); norm.ScalarOpt_dim(self, p?, dim, keepdim)
 std::optional<Rule> vector_norm(const OperatorCall& call) {
-  auto shape = reduction(call, &call.arguments[2], flag(call, 3), Factor::Kind::reduce, ReduceOp::sum);
+  auto shape = reduction_shape(call, &call.arguments[2], flag_argument(call, 3), Factor::Kind::reduce, ReduceOp::sum);
   return shape.builder.completed_result(shape.kept).kernel(local_vector_norm).build();
 }
 
@@ -241,19 +179,6 @@ void detail::add_reduction_rules() {
   add_rule("aten::amin", extreme<false>);
   add_rule("aten::prod", prod);
   add_rule("aten::prod.dim_int", prod);
-  add_rule("aten::max.dim", whole_dims<1, 2, 2>);
-  add_rule("aten::min.dim", whole_dims<1, 2, 2>);
-  add_rule("aten::argmax", whole_dims<1, 2, 1>);
-  add_rule("aten::argmin", whole_dims<1, 2, 1>);
-  add_rule("aten::all", whole_dims<1, 2, 1>);
-  add_rule("aten::any", whole_dims<1, 2, 1>);
-  add_rule("aten::all.dim", whole_dims<1, 2, 1>);
-  add_rule("aten::any.dim", whole_dims<1, 2, 1>);
-  add_rule("aten::logsumexp", whole_dims<1, 2, 1>);
-  add_rule("aten::var.correction", whole_dims<1, 3, 1>);
-  add_rule("aten::std.correction", whole_dims<1, 3, 1>);
-  add_rule("aten::var_mean.correction", whole_dims<1, 3, 2>);
-  add_rule("aten::std_mean.correction", whole_dims<1, 3, 2>);
   add_rule("aten::cumsum", along_dim<1, 1>);
   add_rule("aten::cumprod", along_dim<1, 1>);
   add_rule("aten::sort", along_dim<1, 2>);

@@ -82,6 +82,9 @@ struct RuleEntry {
 // the functional one.
 const RuleEntry* find_rule(const std::string& name);
 
+// The rule of element-wise operators, for those that LibTorch marks so (at::Tag::pointwise) and no table names.
+const RuleEntry& pointwise_rule();
+
 // All names with a rule, sorted; for tests and documentation.
 std::vector<std::string> rule_names();
 

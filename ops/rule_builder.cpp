@@ -6,38 +6,88 @@
 
 namespace dtensor {
 
-RuleBuilder& RuleBuilder::einsum(const std::string& text, ReduceOp op) {
+namespace {
+
+// One comma-separated part of a text.
+struct Part {
+  std::string letters;  // without star and dots
+  bool batch = false;   // "..."
+  bool linear = false;  // "*"
+};
+
+std::vector<Part> parts_of(const std::string& text) {
+  std::vector<Part> parts(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == ',')
+      parts.emplace_back();
+    else if (text[i] == '*')
+      parts.back().linear = true;
+    else if (text[i] == '.')
+      parts.back().batch = true;
+    else
+      parts.back().letters += text[i];
+  }
+  return parts;
+}
+
+}  // namespace
+
+bool RuleBuilder::fits(const std::string& text, ReduceOp op) {
   const auto arrow = text.find("->");
-  TORCH_INTERNAL_ASSERT(arrow != std::string::npos, "einsum text without '->': ", text);
-  const std::string left = text.substr(0, arrow), right = text.substr(arrow + 2);
+  TORCH_INTERNAL_ASSERT(arrow != std::string::npos, "a rule's text without '->': ", text);
+  const auto operands = parts_of(text.substr(0, arrow)), results = parts_of(text.substr(arrow + 2));
+  std::size_t batch_ndim = 0;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (i >= call_->operands.size() || !call_->operands[i].defined) continue;
+    const std::size_t ndim = call_->operands[i].sizes.size(), letters = operands[i].letters.size();
+    if (operands[i].batch ? ndim < letters : ndim != letters) return false;
+    if (operands[i].batch) batch_ndim = std::max(batch_ndim, ndim - letters);
+  }
+  std::vector<int> batch;  // aligned with the last of the leading dimensions
+  std::vector<std::int64_t> batch_sizes(batch_ndim, 1);
+  for (std::size_t dim = 0; dim < batch_ndim; ++dim) batch.push_back(factor());
+  const auto each_batch_dim = [&](std::size_t i, auto visit) {
+    const auto sizes = call_->operands[i].sizes;
+    const std::size_t own = sizes.size() - operands[i].letters.size();
+    for (std::size_t dim = 0; dim < own; ++dim) visit(batch_ndim - own + dim, sizes[dim]);
+  };
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    if (operands[i].batch && i < call_->operands.size() && call_->operands[i].defined)
+      each_batch_dim(i, [&](std::size_t dim, std::int64_t size) {
+        if (size != 1) batch_sizes[dim] = size;
+      });
   std::map<char, int> letters;
-  std::size_t operand = 0;
-  for (char c : left) {
-    if (c == ',') {
-      ++operand;
-      continue;
-    }
-    if (!letters.count(c)) {
-      const bool kept = right.find(c) != std::string::npos;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    for (char c : operands[i].letters) {
+      if (letters.count(c)) continue;
+      const bool kept = std::any_of(results.begin(), results.end(), [c](const Part& part) {
+        return part.letters.find(c) != std::string::npos;
+      });
       const auto kind = std::isupper(static_cast<unsigned char>(c)) ? Factor::Kind::whole
                         : kept                                      ? Factor::Kind::pass
                                                                     : Factor::Kind::reduce;
       letters[c] = factor(kind, op);
     }
-    rule_.operands[operand].push_back(letters[c]);
+    if (i >= call_->operands.size() || !call_->operands[i].defined) continue;
+    auto& dims = rule_.operands[i];
+    if (operands[i].batch)
+      each_batch_dim(i, [&](std::size_t dim, std::int64_t size) {
+        dims.push_back(size == 1 && batch_sizes[dim] != 1 ? no_factor : batch[dim]);
+      });
+    for (char c : operands[i].letters) dims.push_back(letters[c]);
+    if (operands[i].linear) linear({static_cast<int>(i)});
   }
-  for (std::size_t i = 0; i <= operand; ++i)
-    TORCH_INTERNAL_ASSERT(!call_->operands[i].defined || call_->operands[i].sizes.size() == rule_.operands[i].size(),
-                          call_->name, ": operand ", i, " does not have the rank of ", text);
-  std::vector<int> dims;
-  auto finish = [&] { rule_.results.push_back({dims, {}, false, true}), dims.clear(); };
-  for (char c : right) {
-    if (c == ',')
-      finish();
-    else
-      dims.push_back(letters.count(c) ? letters[c] : no_factor);
+  for (const auto& part : results) {
+    std::vector<int> dims;
+    if (part.batch) dims = batch;
+    for (char c : part.letters) dims.push_back(letters.count(c) ? letters[c] : no_factor);
+    result(std::move(dims));
   }
-  finish();
+  return true;
+}
+
+RuleBuilder& RuleBuilder::einsum(const std::string& text, ReduceOp op) {
+  TORCH_INTERNAL_ASSERT(fits(text, op), call_->name, ": an operand does not have the rank of ", text);
   return *this;
 }
 
@@ -70,7 +120,8 @@ RuleBuilder& RuleBuilder::pointwise(std::size_t operand_count, std::size_t resul
       for (std::size_t j = 0; j < operand_count; ++j) {
         const Operand& other = call_->operands[j];
         const std::int64_t other_dim = static_cast<std::int64_t>(out_dim) - (ndim - other.ndim());
-        if (other.defined && other_dim >= 0 && other.sizes[static_cast<std::size_t>(other_dim)] != 1) larger = true;
+        if (other.defined && other_dim >= 0 && other.sizes[static_cast<std::size_t>(other_dim)] != 1)
+          larger = true;
       }
       dims.push_back(operand.sizes[static_cast<std::size_t>(dim)] == 1 && larger ? no_factor : out[out_dim]);
     }

@@ -3,19 +3,26 @@
 
 #include "ops/rule.h"
 
+#include <algorithm>
 #include <string>
 
 namespace dtensor {
 
-// Letters are given as text: "mk,kn->mn". Upper-case letters are whole; a letter missing on the right is reduced by sum.
-//   einsum("mk,kn->mn")       mm
-//   einsum("bmk,bkn->bmn")    bmm
+// Letters are given as text: "mk,kn->mn". Upper-case letters are whole; a letter missing on the right is reduced by sum;
+// "..." are leading dimensions that broadcast against each other, as in batches of matrices. A star before an operand
+// says that the operator is linear in it alone.
+//   einsum("mk,kn->mn")          mm
+//   einsum("bmk,bkn->bmn")       bmm
+//   einsum("*...HW->...HW")      avg_pool2d: any leading dimensions pass, the image is whole, pending sums pass
+//   einsum("...MN->...MN,...")   linalg_cholesky_ex: the factor, and one number a matrix
 class RuleBuilder {
  public:
   explicit RuleBuilder(const OperatorCall& call) : call_(&call) { rule_.operands.resize(call.operands.size()); }
 
-  // Fixed ranks. Operands beyond those in the text carry no factors. Errors: internal assert when ranks differ.
+  // Operands beyond those in the text carry no factors, nor do undefined ones. Errors: internal assert when ranks differ.
   RuleBuilder& einsum(const std::string& text, ReduceOp op = ReduceOp::sum);
+  // As einsum; false when the operands' ranks do not fit the text, which leaves the call to the stock operator's checks.
+  bool fits(const std::string& text, ReduceOp op = ReduceOp::sum);
 
   // A new factor.
   int factor(Factor::Kind kind = Factor::Kind::pass, ReduceOp op = ReduceOp::sum);
@@ -53,5 +60,18 @@ class RuleBuilder {
   const OperatorCall* call_;
   Rule rule_;
 };
+
+// A rule that is a line of text: add_rule("aten::mm", by_text<"mk,kn->mn">).
+template <std::size_t size>
+struct RuleText {
+  char value[size];
+  constexpr RuleText(const char (&text)[size]) { std::copy(text, text + size, value); }
+};
+template <RuleText text>
+std::optional<Rule> by_text(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  if (!builder.fits(text.value)) return std::nullopt;
+  return builder.build();
+}
 
 }  // namespace dtensor

@@ -18,9 +18,11 @@ void fill() {
   detail::add_matrix_rules();
   detail::add_view_rules();
   detail::add_reduction_rules();
+  detail::add_statistics_rules();
   detail::add_normalization_rules();
   detail::add_softmax_rules();
   detail::add_loss_rules();
+  detail::add_classification_loss_rules();
   detail::add_embedding_rules();
   detail::add_attention_rules();
   detail::add_join_split_rules();

@@ -31,6 +31,33 @@ std::vector<Sample> samples() {
       all.push_back(sample("aten::mse_loss", {values(shape), values(shape), reduction})
                         .reaches({"aten::mse_loss_backward"}));
     all.push_back(sample("aten::mse_loss", {values({5, 3}), values({1, 3}), reduction}).without_gradient());
+    all.push_back(sample("aten::soft_margin_loss", {values({5, 3}), integers({5, 3}, 0, 2), reduction})
+                      .reaches({"aten::soft_margin_loss_backward"}));
+    for (const char* name : {"aten::smooth_l1_loss", "aten::huber_loss"})
+      all.push_back(sample(name, {values({5, 3}), values({5, 3}), reduction})
+                        .reaches({std::string(name) + "_backward"}));
+    all.push_back(sample("aten::binary_cross_entropy",
+                         {values({5, 3}, 0.1, 0.9), values({5, 3}, 0, 1), none, reduction})
+                      .reaches({"aten::binary_cross_entropy_backward"})
+                      .only_dtensors());  // its formula for the target writes to a plain input's derivatives
+    all.push_back(sample("aten::binary_cross_entropy",
+                         {values({5, 3}, 0.1, 0.9), values({5, 3}, 0, 1), values({3}, 0.5, 2), reduction})
+                      .without_gradient());
+    all.push_back(
+        sample("aten::multi_margin_loss", {values({5, 4}), integers({5}, 0, 4), 1, 1.0, none, reduction})
+            .reaches({"aten::multi_margin_loss_backward"}));
+    all.push_back(sample("aten::multi_margin_loss",
+                         {values({5, 4}), integers({5}, 0, 4), 1, 1.0, values({4}, 0.5, 2), reduction})
+                      .without_gradient());
+    all.push_back(
+        sample("aten::multilabel_margin_loss_forward", {values({5, 4}), integers({5, 4}, -1, 4), reduction})
+            .reaches({"aten::multilabel_margin_loss_backward"}));
+    all.push_back(sample("aten::nll_loss2d_forward",
+                         {values({3, 3, 2, 2}), integers({3, 2, 2}, 0, 3), none, reduction, 1})
+                      .reaches({"aten::nll_loss2d_backward"}));
+    all.push_back(sample("aten::nll_loss2d_forward",
+                         {values({3, 3, 2, 2}), integers({3, 2, 2}, 0, 3), values({3}, 0.5, 2), reduction, 1})
+                      .without_gradient());
     all.push_back(
         program("cross_entropy_loss", {values({5, 4}), integers({5}, 0, 4)}, [reduction](const Tensors& x) {
           return Tensors{at::cross_entropy_loss(x[0], x[1], {}, reduction)};

@@ -194,6 +194,16 @@ std::vector<Sample> in_place() {
   all.push_back(sample("aten::clamp_", {values({4, 3}), -0.5, 0.5}).refuses_pending_self());
   all.push_back(sample("aten::bitwise_and_.Tensor", {integers({5, 3}, 0, 9), integers({3}, 0, 9)}));
   all.push_back(sample("aten::logical_or_", {booleans({5, 3}), booleans({3})}));
+  for (const std::int64_t dim : {0, 1})
+    all.push_back(sample("aten::glu", {values({6, 4, 3}), dim}).reaches({"aten::glu_backward"}));
+  // Operators that have their rule by LibTorch's tag alone.
+  for (const char* op : {"aten::special_bessel_j0", "aten::deg2rad", "aten::igamma", "aten::special_zeta"})
+    for (const auto& shape : {Numbers{5, 3}, Numbers{}}) {
+      std::vector<c10::IValue> arguments = {values(shape, 0.5, 2)};
+      if (std::string(op) == "aten::igamma" || std::string(op) == "aten::special_zeta")
+        arguments.push_back(values(shape, 1.5, 3));
+      all.push_back(sample(op, arguments).without_gradient());
+    }
   return all;
 }
 
