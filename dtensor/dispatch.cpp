@@ -61,12 +61,27 @@ std::shared_ptr<const Decision> make_decision(Call& call) {
   return decision;
 }
 
+// Whether operand dimensions that the decision takes for equal are.
+bool sizes_fit(const Call& call, const Decision& decision) {
+  for (const auto& places : decision.equal_sizes) {
+    const auto size = [&](const SizeSource& place) {
+      return call.operands[static_cast<std::size_t>(place.operand)]
+          .sizes[static_cast<std::size_t>(place.dim)];
+    };
+    for (std::size_t i = 1; i < places.size(); ++i)
+      if (size(places[i]) != size(places[0])) return false;
+  }
+  return true;
+}
+
 std::shared_ptr<const Decision> find_decision(Call& call) {
   auto& cache = DecisionCache::instance();
   DecisionKey key;
   pack_key(call, key);
   auto decision = cache.find(key);
-  if (decision && !decision->by_sizes) return decision;
+  // Sizes that do not fit may mean an error, or another form of the operator (fewer key heads than query heads), which has
+  // a decision of its own.
+  if (decision && !decision->by_sizes && sizes_fit(call, *decision)) return decision;
   if (!decision) {
     decision = make_decision(call);
     // Under the short key a decision by sizes only says that the long key must be asked.
@@ -81,17 +96,6 @@ std::shared_ptr<const Decision> find_decision(Call& call) {
   decision = make_decision(call);
   cache.insert(key, decision);
   return decision;
-}
-
-void check_sizes(Call& call, const Decision& decision) {
-  for (const auto& places : decision.equal_sizes) {
-    const auto size = [&](const SizeSource& place) {
-      return call.operands[static_cast<std::size_t>(place.operand)]
-          .sizes[static_cast<std::size_t>(place.dim)];
-    };
-    for (std::size_t i = 1; i < places.size(); ++i)
-      if (size(places[i]) != size(places[0])) throw_shape_error(call);
-  }
 }
 
 void check_moves(const Call& call, const Decision& decision) {
@@ -351,7 +355,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
     if (info.in_place) return run_in_place_replicated(call);
     if (!info.whole_values) admit_fallback(call);
   }
-  check_sizes(call, *decision);
+  if (!sizes_fit(call, *decision)) throw_shape_error(call);
   check_moves(call, *decision);
 
   // View replay: autograd rebuilds views with as_strided on global geometry unless it is on, and new threads and

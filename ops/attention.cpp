@@ -14,6 +14,15 @@ std::vector<int> head_letters(RuleBuilder& builder, int batch, int heads) {
   return {batch, heads, builder.factor(Factor::Kind::whole), builder.factor(Factor::Kind::whole)};
 }
 
+// The factor of the heads. Fewer key and value heads than query heads (grouped-query attention): a rank needs whole groups,
+// so the cut must divide the number of groups.
+int head_factor(RuleBuilder& builder, const Operand& query, const Operand& key) {
+  if (query.sizes[1] == key.sizes[1]) return builder.factor();
+  builder.by_sizes();
+  const bool grouped = key.sizes[1] != 0 && query.sizes[1] % key.sizes[1] == 0;
+  return grouped ? builder.even_factor(key.sizes[1]) : builder.factor(Factor::Kind::whole);
+}
+
 // A mask [t, s] or [b or 1, h or 1, t, s].
 void mask(RuleBuilder& builder, const OperatorCall& call, std::size_t index, int batch, int heads) {
   if (index >= call.operands.size() || !call.operand(index).defined) return;
@@ -50,12 +59,11 @@ void local_attention(const KernelContext& context, std::vector<c10::IValue>& sta
 std::optional<Rule> flash(const OperatorCall& call) {
   if (call.operand(0).ndim() != 4) return std::nullopt;
   RuleBuilder builder(call);
-  const int batch = builder.factor(), heads = builder.factor();
+  const int batch = builder.factor(), heads = head_factor(builder, call.operand(0), call.operand(1));
   const auto query = head_letters(builder, batch, heads);
   builder.operand(0, query).operand(1, head_letters(builder, batch, heads));
   const auto value = head_letters(builder, batch, heads);
   builder.operand(2, value);
-  if (call.operand(1).sizes[1] != call.operand(0).sizes[1]) builder.at(heads).kind = Factor::Kind::whole;
   mask(builder, call, 3, batch, heads);
   builder.result({batch, heads, query[2], value[3]}).result({batch, heads, query[2]});
   return builder.kernel(local_attention<3, 2>).build();
@@ -65,15 +73,19 @@ std::optional<Rule> flash(const OperatorCall& call) {
 std::optional<Rule> flash_backward(const OperatorCall& call) {
   if (call.operand(1).ndim() != 4) return std::nullopt;
   RuleBuilder builder(call);
-  const int batch = builder.factor(), heads = builder.factor();
+  const int batch = builder.factor(), heads = head_factor(builder, call.operand(1), call.operand(2));
   const auto query = head_letters(builder, batch, heads), key = head_letters(builder, batch, heads);
   const auto value = head_letters(builder, batch, heads);
   const std::vector<int> out = {batch, heads, query[2], value[3]};
   builder.operand(0, out).operand(1, query).operand(2, key).operand(3, value).operand(4, out);
   builder.operand(5, {batch, heads, query[2]});
-  if (call.operand(2).sizes[1] != call.operand(1).sizes[1]) builder.at(heads).kind = Factor::Kind::whole;
   mask(builder, call, 6, batch, heads);
-  return builder.result(query).result(key).result(value).linear({0}).kernel(local_attention<6, 3>).build();
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto& sizes = call.operand(i + 1).sizes;
+    const auto& dims = i == 0 ? query : i == 1 ? key : value;
+    call.operand(1).sizes[1] == call.operand(2).sizes[1] ? builder.result(dims) : builder.sized_result(dims, sizes.vec());
+  }
+  return builder.linear({0}).kernel(local_attention<6, 3>).build();
 }
 
 // _fused_sdp_choice(q, k, v, mask?, ...) -> int: which kernel. Asked of an empty tensor with the global geometry, so that

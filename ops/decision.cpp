@@ -311,7 +311,8 @@ class Solver {
         for (std::size_t dim = 0; dim < rule_.operands[i].size(); ++dim)
           if (rule_.operands[i][dim] == static_cast<int>(factor))
             places.push_back({static_cast<std::int16_t>(i), static_cast<std::int16_t>(dim)});
-      if (places.size() > 1) decision.equal_sizes.push_back(std::move(places));
+      // The parts of an evenly cut factor may stand for groups of unlike sizes.
+      if (places.size() > 1 && !rule_.factors[factor].even_only) decision.equal_sizes.push_back(std::move(places));
     }
     decision.kernel = rule_.kernel;
     decision.size_arguments = rule_.size_arguments;

@@ -28,7 +28,8 @@ struct Factor {
   };
   Kind kind = Kind::pass;
   ReduceOp op = ReduceOp::sum;
-  // Sharded only where its size divides evenly by the ranks that cut it (the leading part of a flattened dimension).
+  // Sharded only where `size` divides evenly by the ranks that cut it: the leading part of a flattened dimension, or the
+  // number of groups of dimensions that differ in size (query and key heads).
   bool even_only = false;
   std::int64_t size = 0;  // only for even_only
 };

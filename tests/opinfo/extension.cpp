@@ -1,6 +1,6 @@
 // The Python module dtensor_opinfo: what worker.py needs of the library. Ranks are threads, each calls one Python
-// function; LibTorch's own bindings release Python's lock inside an operator, so ranks that wait for each other in a
-// collective do not block the ones that are still on their way. Everything here that may communicate releases it too.
+// function. Python's lock must be free while an operator runs, so that ranks that wait for each other in a collective do
+// not block the ones that are still on their way (see `unlocked`). All that may communicate here releases it too.
 #include <dtensor/dtensor.h>
 #include <dtensor/explain.h>
 #include <dtensor/fallback.h>
@@ -11,8 +11,10 @@
 #include <comm/world.h>
 
 #include <ATen/ops/isfinite.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
 
 #include <condition_variable>
 #include <map>
@@ -57,6 +59,17 @@ class Ends {
   int left_;
 };
 
+// LibTorch's bindings release Python's lock inside an operator, but for those of indexing (x[1:]) and a few more. So
+// rank threads run under a dispatch key that LibTorch keeps for tests: it comes before all others, and its kernel, this
+// one for all operators, releases the lock where that was not done.
+constexpr auto unlocking = c10::DispatchKey::TESTING_ONLY_GenericMode;
+void unlocked(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard once(unlocking);
+  std::optional<py::gil_scoped_release> unlock;
+  if (PyGILState_Check()) unlock.emplace();
+  op.callBoxed(stack);
+}
+
 std::string text_of(const py::error_already_set& error) {
   return py::str(error.type().attr("__name__")).cast<std::string>() + ": " + py::str(error.value()).cast<std::string>();
 }
@@ -73,6 +86,7 @@ std::vector<py::tuple> run_ranks(int ranks, const py::function& function, double
     RankEnd& end = ends[static_cast<std::size_t>(rank)];
     const PolicyGuard quiet({Fallback::allow, ImplicitMoves::allow, PlainTensors::replicate_checked});
     {
+      const c10::impl::IncludeDispatchKeyGuard unlocking_operators(unlocking);
       const py::gil_scoped_acquire lock;
       try {
         end.value = function(rank);
@@ -192,6 +206,10 @@ class Record {
 
 }  // namespace
 }  // namespace dtensor::opinfo
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&dtensor::opinfo::unlocked>());
+}
 
 PYBIND11_MODULE(dtensor_opinfo, module) {
   using namespace dtensor::opinfo;

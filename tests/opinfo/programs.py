@@ -1,6 +1,6 @@
 """What is done with a sample: one program per mode, the same code for plain tensors and for DTensors.
 
-A program is called with the sample's arguments, (input, args, kwargs), and returns a flat list of results.
+A program runs on a sample's tensors, given as {index of the leaf: tensor}, and returns a flat list of results.
 """
 
 import torch
@@ -16,8 +16,12 @@ def flatten(results):
     return flat
 
 
+class ForwardRefused(Exception):
+    """Backward could not be tried, because forward threw."""
+
+
 class Forward:
-    samples, combinations = 4, 8  # how many are tried: of an operator, of a sample
+    samples, combinations = 4, 8  # how many are tried: samples of an operator, placements of a sample
     backward = False
 
     def __init__(self, operator):
@@ -25,30 +29,39 @@ class Forward:
 
     def expected(self, sample):
         """The results on plain tensors; none when the sample is of no use. May throw."""
-        return self.run(*sample.arguments())
+        return self.run(sample, sample.copies())
 
-    def run(self, input, args, kwargs):
+    def outs(self, expected):
+        """Plain tensors that the program writes its results to; they are placed and handed to `run`."""
+        return []
+
+    def run(self, sample, tensors, outs=()):
+        input, args, kwargs = sample.arguments(tensors)
         return flatten(self.operator(input, *args, **kwargs))
 
 
 class InPlace(Forward):
-    def run(self, input, args, kwargs):
+    def run(self, sample, tensors, outs=()):
+        input, args, kwargs = sample.arguments(tensors)
         returned = self.operator.get_inplace()(input, *args, **kwargs)
         return flatten((returned, input))
 
 
 class Out(Forward):
-    """Writes into tensors that are made beforehand, of the sizes of the results. `outs` are placed as the inputs are."""
-
     def expected(self, sample):
-        results = self.operator(*_spread(sample.arguments()))
-        self.is_tuple = not isinstance(results, torch.Tensor)
+        input, args, kwargs = sample.arguments(sample.copies())
+        results = self.operator(input, *args, **kwargs)
+        self.is_single = isinstance(results, torch.Tensor)
         results = flatten(results)
         return results if all(isinstance(r, torch.Tensor) and r.layout == torch.strided for r in results) else []
 
-    def run(self, input, args, kwargs, outs):
-        self.operator(input, *args, **kwargs, out=tuple(outs) if self.is_tuple else outs[0])
-        return outs
+    def outs(self, expected):
+        return [torch.zeros_like(result) for result in expected]
+
+    def run(self, sample, tensors, outs=()):
+        input, args, kwargs = sample.arguments(tensors)
+        self.operator(input, *args, **kwargs, out=outs[0] if self.is_single else tuple(outs))
+        return list(outs)
 
 
 class Backward(Forward):
@@ -57,25 +70,21 @@ class Backward(Forward):
     samples, combinations = 3, 5
     backward = True
 
-    def expected(self, sample):
-        leaves = {}
-        for i in sample.tensors:
-            leaf = sample.leaves[i]
-            leaves[i] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
-        outputs = self.forward(sample, leaves)
-        return self.gradients(outputs, leaves) if outputs else []
-
-    def forward(self, sample, leaves):
-        # Copies, because some operators write to their input, which a leaf does not allow.
-        input, args, kwargs = sample.arguments({i: leaf.clone() for i, leaf in leaves.items()})
-        results = flatten(self.operator(input, *args, **kwargs))
-        return [r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point() and r.requires_grad]
-
-    def gradients(self, outputs, leaves):
-        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        return list(torch.autograd.grad(sum((o * o).sum() for o in outputs), wanted, allow_unused=True)) if wanted else []
+    def run(self, sample, tensors, outs=()):
+        for i, tensor in tensors.items():
+            tensor.requires_grad_(sample.leaves[i].requires_grad)
+        wanted = [tensor for tensor in tensors.values() if tensor.requires_grad]
+        try:
+            # Copies, because some operators write to their input, which a leaf does not allow.
+            results = super().run(sample, {i: tensor.clone() for i, tensor in tensors.items()})
+        except Exception as error:
+            raise ForwardRefused(f"{type(error).__name__}: {error}") from error
+        outputs = [r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point() and r.requires_grad]
+        if not outputs or not wanted:
+            return []
+        return list(torch.autograd.grad(sum((o * o).sum() for o in outputs), wanted, allow_unused=True))
 
 
-def _spread(arguments):
-    input, args, kwargs = arguments
-    return [input, *args] if not kwargs else _Call(input, args, kwargs)
+def program_for(operator, options):
+    kind = Backward if options.backward else InPlace if options.inplace else Out if options.out else Forward
+    return kind(operator)

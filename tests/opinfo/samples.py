@@ -20,6 +20,8 @@ RANDOM = set(
     "bernoulli cauchy exponential geometric log_normal multinomial normal rand_like randn_like randint_like randint randn "
     "uniform empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
 )
+# Samples that state sizes (lengths of segments, masks) which the even sizes do not fit.
+UNEVEN_ONLY = {"_segment_reduce", "argwhere"}
 # Sizes that samples are made of. These divide by 2 and by 4; PyTorch's own do not.
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 # Above this many placements of one sample, some are drawn instead of all being listed and shuffled.
@@ -44,6 +46,8 @@ def reason_to_skip(operator, options):
     name = operator.name
     if name in RANDOM or "dropout" in name or name.startswith("nn.functional.rrelu"):
         return "random or uninitialised values"
+    if name in UNEVEN_ONLY and not options.uneven:
+        return "its samples state sizes that the even ones do not fit"
     if not operator.supports_dtype(options.dtype, "cpu"):
         return f"no kernel for {options.dtype} on the CPU"
     if options.backward and not (operator.supports_autograd and options.dtype in operator.supported_backward_dtypes("cpu")):
@@ -60,19 +64,25 @@ class Sample:
 
     def __init__(self, sample):
         self.leaves, self.spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        self.kwargs = sample.kwargs
         self.tensors = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
 
     def is_usable(self):
         tensors = [self.leaves[i] for i in self.tensors]
         if any(t.layout != torch.strided or t.numel() == 0 for t in tensors):
             return False
+        if self.kwargs.get("dropout_p"):
+            return False  # draws random numbers
         return any(t.ndim > 0 for t in tensors)
 
-    def arguments(self, replaced=None):
-        """(input, args, kwargs), every tensor a copy, or replaced[i] in place of leaf i."""
+    def copies(self):
+        return {i: self.leaves[i].detach().clone() for i in self.tensors}
+
+    def arguments(self, tensors):
+        """(input, args, kwargs) with these tensors, {index of the leaf: tensor}, in their places."""
         leaves = list(self.leaves)
-        for i in self.tensors:
-            leaves[i] = replaced[i] if replaced is not None else leaves[i].clone()
+        for i, tensor in tensors.items():
+            leaves[i] = tensor
         return pytree.tree_unflatten(leaves, self.spec)
 
     def shapes(self):
@@ -85,14 +95,14 @@ def samples_of(operator, options, backward):
     return map(Sample, operator.sample_inputs("cpu", options.dtype, requires_grad=backward))
 
 
-def placements_of(tensor, options):
+def placements_of(tensor, options, pending=True):
     """All placements of one tensor that are tried: a tuple of names each, one per mesh dimension."""
     ranks = math.prod(options.mesh)
     names = ["Replicate"]
     for dim, size in enumerate(tensor.shape):
         if size > 1 if options.uneven else size % ranks == 0:
             names.append(f"Shard({dim})")
-    if options.partial and tensor.dtype != torch.bool:
+    if options.partial and pending and tensor.dtype != torch.bool:
         names.append("Partial(sum)")
     return list(itertools.product(names, repeat=len(options.mesh)))
 
@@ -122,7 +132,3 @@ def combinations_of(sample, options, generator, count):
 def describe(combination):
     return ", ".join(p[0] if len(p) == 1 else "[" + ", ".join(p) + "]" for p in combination)
 
-
-__all__ = [
-    "op_db", "pytree", "Sample", "combinations_of", "describe", "name_of", "reason_to_skip", "samples_of", "use_even_sizes",
-]
