@@ -356,6 +356,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
     if (!info.whole_values) admit_fallback(call);
   }
   if (!sizes_fit(call, *decision)) throw_shape_error(call);
+  if (info.writes_others) check_written_operands(call, *decision);
   check_moves(call, *decision);
 
   // View replay: autograd rebuilds views with as_strided on global geometry unless it is on, and new threads and
@@ -369,6 +370,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
     if (auto results = empty_results(call, *decision)) {
       stack.resize(call.base);
       for (auto& result : *results) stack.push_back(std::move(result));
+      if (info.writes_others) write_moved_operands(call, *decision, locals);
       wrap_results(call, *decision, locals);
       if (Explain::current()) record(call, *decision);
       return;
@@ -379,6 +381,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   call.set_tensors(locals);
   if (!decision->size_arguments.empty()) localize_sizes(call, *decision);
   run_local(call, *decision, locals, {global_arguments.data(), global_arguments.size()});
+  if (info.writes_others) write_moved_operands(call, *decision, locals);
   wrap_results(call, *decision, locals);
   if (Explain::current()) [[unlikely]]
     record(call, *decision);

@@ -7,6 +7,7 @@
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -18,6 +19,14 @@ struct FallbackCounts {
   std::map<std::string, std::int64_t> counts;
 };
 
+// Also the running statistics that a normalisation writes without a mark in its schema.
+bool is_written(const Call& call, std::size_t operand) {
+  if (call.operands[operand].written) return true;
+  if (!call.info.mutates_unmarked) return false;
+  const auto argument = static_cast<std::size_t>(call.operands[operand].argument);
+  return call.info.handle.schema().arguments()[argument].name().rfind("running_", 0) == 0;
+}
+
 }  // namespace
 
 void admit_fallback(const Call& call) {
@@ -27,16 +36,6 @@ void admit_fallback(const Call& call) {
                     "rank would draw its own. "
                     "Draw on a plain tensor that is the same on all ranks and distribute_tensor it.",
                     call.where()));
-  if (call.info.mutates_unmarked)
-    for (const auto& operand : call.operands)
-      if (operand.layout && !operand.layout->is_replicated() &&
-          call.info.handle.schema().arguments()[static_cast<std::size_t>(operand.argument)].name().rfind(
-              "running_", 0) == 0)
-        throw UnsupportedError(
-            fmt::format("{} writes its running statistics, which are sharded here: what it writes would be "
-                        "lost. Keep the module's "
-                        "buffers replicated.",
-                        call.where()));
   World& world = *call.mesh->world;
   const auto count = ++world.slot<FallbackCounts>().counts[call.info.name];
   switch (world.policy().fallback) {
@@ -59,6 +58,31 @@ void admit_fallback(const Call& call) {
 std::vector<std::pair<std::string, std::int64_t>> fallback_counts(World& world) {
   const auto& counts = world.slot<FallbackCounts>().counts;
   return {counts.begin(), counts.end()};
+}
+
+void check_written_operands(const Call& call, const Decision& decision) {
+  for (std::size_t i = 0; i < call.operands.size(); ++i)
+    if (is_written(call, i) && call.operands[i].layout && call.operands[i].layout->has_partial() &&
+        decision.operands[i] != call.operands[i].layout)
+      throw UnsupportedError(fmt::format(
+          "{} would write through a pending value (argument {}). Reduce it first: x = x.redistribute(...).",
+          call.where(), call.operands[i].argument));
+}
+
+void write_moved_operands(const Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals) {
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (std::size_t i = 0; i < locals.size(); ++i) {
+    const Layout *layout = call.operands[i].layout, *moved = decision.operands[i];
+    if (!is_written(call, i) || !moved || moved == layout) continue;
+    if (layout) {
+      const Meta& data = meta(call.tensors[i]);
+      data.local.copy_(move_local(locals[i], moved, layout, call.tensors[i].sizes(), *data.mesh, true));
+    } else if (!moved->is_replicated()) {  // a plain tensor, of which this rank wrote a part
+      call.tensors[i].copy_(
+          move_local(locals[i], moved, moved->replicated(), call.tensors[i].sizes(), *call.mesh, true));
+    }
+  }
 }
 
 void run_in_place_replicated(Call& call) {
@@ -147,6 +171,16 @@ void run_out_variant(Call& call) {
         fmt::format("{} has no functional form that could write into a DTensor: call the form without "
                     "out= and copy the result.",
                     call.where()));
+  // Of others, autograd's own kernel has checked this before.
+  const bool above_autograd =
+      call.info.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  for (const auto& tensor : call.tensors)
+    TORCH_CHECK(
+        !above_autograd || !at::GradMode::is_enabled() || !tensor.defined() || !tensor.requires_grad(),
+        call.info.name,
+        ": functions with out=... arguments don't support automatic differentiation, but one of the "
+        "arguments "
+        "requires grad.");
   torch::jit::Stack inputs;
   std::vector<at::Tensor> outs;
   for (std::size_t i = 0; i < call.info.arguments.size(); ++i) {

@@ -2,12 +2,18 @@
 #pragma once
 
 #include "dtensor/call.h"
+#include "ops/decision.h"
 
 namespace dtensor::detail {
 
 // Counts and reports one run on replicated inputs, by policy. Errors: UnsupportedError under `fallback: error`, and
 // always where replicated inputs would not give a right result (random numbers, writes that the schema hides).
 void admit_fallback(const Call& call);
+
+// Operands that an operator writes to besides its first one (running statistics, optimizer state): where the decision moves
+// one, what is written is brought back to where it lives. Pending ones are refused.
+void check_written_operands(const Call& call, const Decision& decision);
+void write_moved_operands(const Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> locals);
 
 // An in-place operator whose result cannot be computed on the shards: computes on whole copies and keeps this rank's part
 // of each tensor that was written to.

@@ -88,11 +88,29 @@ void register_overrides() {
     aten.impl("rms_norm", TORCH_FN(override_::rms_norm));
     aten.impl("dropout", TORCH_FN(override_::dropout));
     aten.impl("scaled_dot_product_attention", TORCH_FN(override_::scaled_dot_product_attention));
+    aten.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(override_::tensor_split));
+    aten.impl("ctc_loss.IntList", TORCH_FN(override_::ctc_loss_of_lists));
+    aten.impl("ctc_loss.Tensor", TORCH_FN(override_::ctc_loss));
+    aten.impl("max_pool1d", TORCH_FN(override_::max_pool1d));
+    aten.impl("one_hot", TORCH_FN(override_::one_hot));
+    aten.impl("trace_backward", TORCH_FN(override_::trace_backward));
+    // Composites without a gradient that write into tensors of their own making: they run on whole values, undivided.
+    for (const char* overload : {"", ".tol_tensor", ".atol_rtol_tensor", ".atol_rtol_float"}) {
+      const auto op = c10::Dispatcher::singleton().findSchema(
+          {"aten::linalg_matrix_rank", overload[0] ? overload + 1 : ""});
+      if (op)
+        aten.impl(
+            (std::string("linalg_matrix_rank") + overload).c_str(),
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<InterceptKernel>(operator_info(*op))));
+    }
     if (key == DispatchKey::AutogradPrivateUse2) {
       aten.impl("embedding", TORCH_FN(override_::embedding));
       aten.impl("value_selecting_reduction_backward",
                 TORCH_FN(override_::value_selecting_reduction_backward));
       aten.impl("cummaxmin_backward", TORCH_FN(override_::cummaxmin_backward));
+      aten.impl("linalg_matrix_exp", TORCH_FN(override_::linalg_matrix_exp));
+      for (const char* name : {"linalg_householder_product", "ormqr"})
+        aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&override_::from_whole_inputs>());
     } else {
       aten.impl("embedding", TORCH_FN(override_::embedding_below));
     }
@@ -116,8 +134,13 @@ void intercept(const c10::OperatorName& name) {
   // A few operators (silu_backward) have a composite kernel beside one for the CPU and a formula of their own.
   const bool own = find_rule(name.name) && op->hasKernelForDispatchKey(DispatchKey::CPU) &&
                    op->hasKernelForDispatchKey(DispatchKey::Autograd);
-  if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !own) return;
   if (!takes_tensors(op->schema())) return;
+  const bool composite = op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !own;
+  // Note [Composite out=]
+  // Composites write their out= through views of it, reshaped ones that need not be views by their schema. On a DTensor such
+  // a view may have moved, and what is written to it is lost. So out= is computed and copied for composites too.
+  const bool composite_out = composite && name.name.rfind("aten::", 0) == 0 && operator_info(*op).has_out;
+  if (composite && !composite_out) return;
   if (name.overload_name.empty() && overridden().count(name.name)) return;
   const auto colons = name.name.find("::");
   const auto space = name.name.substr(0, colons);
@@ -129,9 +152,11 @@ void intercept(const c10::OperatorName& name) {
   if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse2)) return;
   const auto full =
       name.name.substr(colons + 2) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-  library(space, DispatchKey::PrivateUse2)
-      .impl(full.c_str(),
-            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<InterceptKernel>(operator_info(*op))));
+  for (const auto key : {DispatchKey::PrivateUse2, DispatchKey::AutogradPrivateUse2})
+    if (key == DispatchKey::PrivateUse2 || composite_out)
+      library(space, key)
+          .impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                  std::make_unique<InterceptKernel>(operator_info(*op))));
 }
 
 // Note [Late operators]

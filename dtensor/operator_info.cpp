@@ -31,7 +31,8 @@ OperatorInfo::Argument kind_of(const c10::Argument& argument) {
 // LibTorch operators that write running statistics without a mark in their schema.
 bool writes_running_statistics(const std::string& name) {
   static const std::set<std::string> names = {"aten::native_batch_norm", "aten::cudnn_batch_norm",
-                                              "aten::miopen_batch_norm", "aten::_native_batch_norm_legit"};
+                                              "aten::miopen_batch_norm", "aten::_native_batch_norm_legit",
+                                              "aten::_batch_norm_with_update"};
   return names.count(name) > 0;
 }
 
@@ -103,6 +104,8 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
   if (!rule && handle.hasTag(at::Tag::pointwise) && !has_out && !random && !lists && return_alias.size() == 1)
     rule = &pointwise_rule();
   mutates_unmarked = writes_running_statistics(name);
+  writes_others = mutates_unmarked;
+  for (std::size_t i = 1; i < written.size(); ++i) writes_others = writes_others || (written[i] && !has_out);
   static const std::set<std::string> carrying = {
       "aten::t",      "aten::transpose.int", "aten::permute", "aten::_to_copy", "aten::clone",
       "aten::detach", "aten::alias",         "aten::view",    "aten::expand",   "aten::lift_fresh"};

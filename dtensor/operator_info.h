@@ -34,6 +34,7 @@ struct OperatorInfo {
   bool random = false;             // draws random numbers
   bool carries_wishes = false;     // results keep the wishes of operand 0
   bool mutates_unmarked = false;   // writes to arguments without saying so in its schema
+  bool writes_others = false;      // writes to arguments besides the first and out=, marked or not
   bool view = false;               // its schema says that results alias argument 0
   bool whole_values = false;       // returns no tensor: reads values
   bool changes_geometry = false;   // in place (transpose_, squeeze_, resize_)

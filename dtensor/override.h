@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/SymInt.h>
 
@@ -39,6 +40,22 @@ at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::i
                                               c10::SymIntArrayRef sizes, bool keepdim);
 at::Tensor cummaxmin_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& indices,
                               std::int64_t dim);
+
+// override_values.cpp: composites that read the values of an argument.
+std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& indices_or_sections, std::int64_t dim);
+at::Tensor ctc_loss_of_lists(const at::Tensor& log_probabilities, const at::Tensor& targets, c10::IntArrayRef input_lengths,
+                             c10::IntArrayRef target_lengths, std::int64_t blank, std::int64_t reduction,
+                             bool zero_infinity);
+at::Tensor ctc_loss(const at::Tensor& log_probabilities, const at::Tensor& targets, const at::Tensor& input_lengths,
+                    const at::Tensor& target_lengths, std::int64_t blank, std::int64_t reduction, bool zero_infinity);
+at::Tensor max_pool1d(const at::Tensor& self, c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
+                      c10::IntArrayRef padding, c10::IntArrayRef dilation, bool ceil_mode);
+at::Tensor one_hot(const at::Tensor& self, std::int64_t num_classes);
+// Formulas of LibTorch that build plain tensors.
+at::Tensor trace_backward(const at::Tensor& gradient, c10::SymIntArrayRef sizes);
+at::Tensor linalg_matrix_exp(const at::Tensor& self);
+// Formulas of LibTorch that write through views of their inputs: those must not move, so the inputs come whole.
+void from_whole_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // Called by each override for its tensor arguments: arms the leaf hook; refuses a plain tensor that requires grad.
 void prepare(const at::Tensor& tensor, const char* name);

@@ -163,6 +163,8 @@ class Solver {
           candidate.results[r] = cut.with_dim(static_cast<std::int64_t>(dim));
           carries = true;
         }
+      if (!carries && result.completed && result.defined && call_.mesh->size(mesh_dim) > 1)
+        candidate.cost += completion_cost(result);
       if (carries || result.completed || !result.defined) continue;
       if (kind.kind == Factor::Kind::pass) return;  // a result would be cut in a dimension it does not have
       candidate.results[r] = Partial(kind.op);
@@ -191,38 +193,47 @@ class Solver {
 
   // Note [Cutting anew]
   // Where an operand is cut in a dimension that must be whole, it can be gathered, or cut anew in a dimension that passes:
-  // an all-to-all, which moves less than the gather and leaves the results cut. Tried for every such dimension that no
-  // other mesh dimension cuts.
+  // an all-to-all, which moves less than the gather and leaves the results cut. A pending operand of an operator that
+  // needs its value can be reduced and cut in one step, which moves less than reducing it everywhere. Tried where nothing
+  // else is free, for every dimension that passes and that no other mesh dimension cuts. Whole operands stay whole: a
+  // value that every rank holds plus a pending one is a value that every rank holds.
   void add_recuts(std::vector<Candidate>& all, int mesh_dim) const {
     if (in_place_ || call_.mesh->size(mesh_dim) == 1) return;
-    bool blocked = false;
-    for (std::size_t i = 0; i < rule_.operands.size(); ++i) {
-      const Placement cut = call_.operands[i].placement(mesh_dim);
-      if (!cut.is_sharded() || static_cast<std::size_t>(cut.dim()) >= rule_.operands[i].size()) continue;
-      const int factor = rule_.operands[i][static_cast<std::size_t>(cut.dim())];
-      blocked = blocked || std::none_of(all.begin(), all.end(), [factor](const Candidate& candidate) {
-                  return factor != no_factor && candidate.factor == factor;
-                });
+    if (std::any_of(all.begin(), all.end(), [](const Candidate& candidate) { return candidate.cost == 0; })) return;
+    bool cut = false, pending = false, whole = false;
+    for (const Operand& operand : call_.operands) {
+      const Placement placement = operand.placement(mesh_dim);
+      cut = cut || placement.is_sharded();
+      pending = pending || (placement.is_partial() && operand.ndim() > 0);
+      whole = whole || (operand.defined && operand.ndim() > 0 && placement.is_replicate());
     }
-    if (!blocked) return;
+    if (!cut && (!pending || whole)) return;
     for (std::size_t f = 0; f < rule_.factors.size(); ++f) {
       const int factor = static_cast<int>(f);
       const Factor& kind = rule_.factors[f];
-      const bool known = std::any_of(all.begin(), all.end(), [factor](const Candidate& candidate) {
-        return candidate.factor == factor;
-      });
+      const bool known = std::any_of(all.begin(), all.end(),
+                                     [factor](const Candidate& candidate) { return candidate.factor == factor; });
       if (kind.kind != Factor::Kind::pass || known || cuts_[f] != 1 || is_cut(factor)) continue;
-      const auto ranks = call_.mesh->size(mesh_dim);
-      if (kind.even_only && kind.size % ranks != 0) continue;
-      const SizeSource source = source_of(factor);
-      if (source.operand < 0) continue;
-      const auto size = call_.operands[static_cast<std::size_t>(source.operand)]
-                            .sizes[static_cast<std::size_t>(source.dim)];
-      if (size < 2) continue;
+      const auto ranks = call_.mesh->size(mesh_dim), size = size_of(factor);
+      if ((kind.even_only && kind.size % ranks != 0) || size < 2) continue;
       const auto before = all.size();
       add_factor(all, mesh_dim, factor, Shard(0));
       if (all.size() > before) all.back().idle = (size + ranks - 1) / ranks * ranks - size;
     }
+  }
+
+  // The global size of the dimensions that carry a factor; 1 for no_factor and for what the operator makes.
+  std::int64_t size_of(int factor) const {
+    const SizeSource source = source_of(factor);
+    if (source.operand < 0) return 1;
+    return call_.operands[static_cast<std::size_t>(source.operand)].sizes[static_cast<std::size_t>(source.dim)];
+  }
+
+  // What a kernel moves to complete a result over the ranks: two all-reduces of its size, say.
+  double completion_cost(const ResultRule& result) const {
+    double bytes = static_cast<double>(c10::elementSize(call_.operands[0].dtype));
+    for (int factor : result.dims) bytes *= static_cast<double>(size_of(factor));
+    return latency_bytes + 2 * bytes;
   }
 
   // Whether any mesh dimension cuts a tensor dimension that carries this factor.

@@ -2,6 +2,7 @@
 #include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
+#include "ops/view_copies.h"
 
 #include <algorithm>
 #include <limits>
@@ -16,18 +17,24 @@ std::vector<int> all_operands(const OperatorCall& call) {
   return all;
 }
 
-// cat(tensors, dim): the joined dimension is whole, the others pass.
+// cat(tensors, dim): the joined dimension is whole, the others pass. Tensors [0] may stand among others of any rank.
 std::optional<Rule> cat(const OperatorCall& call) {
-  if (call.operands.empty()) return std::nullopt;
-  const auto ndim = call.operand(0).ndim();
-  for (const auto& operand : call.operands)
-    if (operand.ndim() != ndim) return std::nullopt;  // a legacy empty tensor [0] among others
+  std::int64_t ndim = 0;
+  for (const auto& operand : call.operands) ndim = std::max(ndim, operand.ndim());
   const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), ndim);
   if (ndim == 0 || dim < 0 || dim >= ndim) return std::nullopt;
   RuleBuilder builder(call);
-  auto letters = builder.letters(0);
-  letters[static_cast<std::size_t>(dim)] = no_factor;
-  for (std::size_t i = 0; i < call.operands.size(); ++i) builder.operand(i, letters);
+  std::vector<int> letters;
+  for (std::int64_t i = 0; i < ndim; ++i) letters.push_back(i == dim ? no_factor : builder.factor());
+  for (std::size_t i = 0; i < call.operands.size(); ++i) {
+    const auto& operand = call.operand(i);
+    if (operand.ndim() == ndim) {
+      builder.operand(i, letters);
+    } else {
+      if (operand.sizes != c10::IntArrayRef{0}) return std::nullopt;
+      builder.operand(i, {no_factor}).by_sizes();
+    }
+  }
   return builder.result(letters).linear(all_operands(call)).build();
 }
 
@@ -121,6 +128,16 @@ std::optional<Rule> select(const OperatorCall& call) {
   return builder.result(letters).passes_any_pending().view().build();
 }
 
+// narrow_copy(self, dim, start, length): `dim` is whole.
+std::optional<Rule> narrow_copy(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  auto letters = builder.letters_whole_along(1);
+  if (!letters || letters->empty()) return std::nullopt;
+  (*letters)[static_cast<std::size_t>(OperatorCall::wrap_dim(call.argument(1).toInt(), call.operand(0).ndim()))] =
+      no_factor;
+  return builder.result(*letters).passes_any_pending().build();
+}
+
 // slice_backward(grad, input_sizes, dim, start, end, step), select_backward(grad, input_sizes, dim, index): the gradient
 // is placed in zeros; the dimension it is placed in is whole, the others pass.
 std::optional<Rule> placed_in_zeros(const OperatorCall& call, bool dropped) {
@@ -141,6 +158,14 @@ std::optional<Rule> placed_in_zeros(const OperatorCall& call, bool dropped) {
 std::optional<Rule> slice_backward(const OperatorCall& call) { return placed_in_zeros(call, false); }
 std::optional<Rule> select_backward(const OperatorCall& call) { return placed_in_zeros(call, true); }
 
+// unsafe_split serves composites that write to the pieces in place (LSTM cells), which pending ones would refuse.
+template <RuleFunction function>
+std::optional<Rule> reduced(const OperatorCall& call) {
+  auto rule = function(call);
+  if (rule) rule->passes_any_pending = false;
+  return rule;
+}
+
 }  // namespace
 
 void detail::add_join_split_rules() {
@@ -153,6 +178,16 @@ void detail::add_join_split_rules() {
   add_rule("aten::select.int", select);
   add_rule("aten::slice_backward", slice_backward);
   add_rule("aten::select_backward", select_backward);
+  add_rule("aten::_stack", stack);
+  add_rule("aten::narrow_copy", narrow_copy);
+  // The same as views, with memory of their own.
+  add_rule("aten::unsafe_split.Tensor", reduced<copy_of<split>>);
+  add_rule("aten::unsafe_split_with_sizes", reduced<copy_of<split_with_sizes>>);
+  add_rule("aten::split_copy.Tensor", copy_of<split>);
+  add_rule("aten::split_with_sizes_copy", copy_of<split_with_sizes>);
+  add_rule("aten::unbind_copy.int", copy_of<unbind>);
+  add_rule("aten::slice_copy.Tensor", copy_of<slice, local_slice>);
+  add_rule("aten::select_copy.int", copy_of<select>);
 }
 
 }  // namespace dtensor

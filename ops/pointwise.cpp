@@ -124,7 +124,8 @@ void detail::add_pointwise_rules() {
           {"gelu", "silu", "mish", "elu", "celu", "leaky_relu", "hardtanh", "hardsigmoid", "hardswish",
            "hardshrink", "softshrink", "softplus", "threshold", "clamp", "clamp.Tensor",
            "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor", "_prelu_kernel"});
-  add_all(pointwise, {"isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "heaviside"});
+  add_all(pointwise, {"isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not", "heaviside", "complex",
+                      "polar"});
   add_all(pointwise,
           {"eq.Scalar", "eq.Tensor", "ne.Scalar", "ne.Tensor", "lt.Scalar", "lt.Tensor", "le.Scalar", "le.Tensor",
            "gt.Scalar", "gt.Tensor", "ge.Scalar", "ge.Tensor", "logical_and", "logical_or", "logical_xor",

@@ -96,29 +96,6 @@ std::optional<Rule> prod(const OperatorCall& call) {
   return shape.builder.result(shape.kept).build();
 }
 
-// Operators along one dimension that keep the shape (cumsum, sort): that dimension whole, `results` tensors.
-template <int dim_argument, int results>
-std::optional<Rule> along_dim(const OperatorCall& call) {
-  RuleBuilder builder(call);
-  const auto letters = builder.letters_whole_along(dim_argument);
-  if (!letters) return std::nullopt;
-  for (int i = 0; i < results; ++i) builder.result(*letters);
-  return builder.build();
-}
-
-// topk(self, k, dim, largest, sorted): as along_dim, with a result dimension of its own size.
-std::optional<Rule> topk(const OperatorCall& call) {
-  RuleBuilder builder(call);
-  auto letters = builder.letters(0);
-  if (!letters.empty()) {
-    const auto dim = OperatorCall::wrap_dim(call.argument(2).toInt(), call.operand(0).ndim());
-    if (dim < 0 || dim >= call.operand(0).ndim()) return std::nullopt;
-    builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
-    letters[static_cast<std::size_t>(dim)] = no_factor;
-  }
-  return builder.result(letters).result(letters).build();
-}
-
 // The p-norm of shards: each rank's partial power sum is reduced here, then the root is taken once. Every norm of a
 // vector is such a sum, a maximum, a minimum or a count.
 void local_vector_norm(const KernelContext& context, std::vector<c10::IValue>& stack) {
@@ -179,11 +156,6 @@ void detail::add_reduction_rules() {
   add_rule("aten::amin", extreme<false>);
   add_rule("aten::prod", prod);
   add_rule("aten::prod.dim_int", prod);
-  add_rule("aten::cumsum", along_dim<1, 1>);
-  add_rule("aten::cumprod", along_dim<1, 1>);
-  add_rule("aten::sort", along_dim<1, 2>);
-  add_rule("aten::sort.stable", along_dim<2, 2>);
-  add_rule("aten::topk", topk);
   add_rule("aten::linalg_vector_norm", {vector_norm, true, false});
   add_rule("aten::norm.ScalarOpt_dim", {vector_norm, true, false});
   add_rule("aten::norm.Scalar", {nullptr, false, true});

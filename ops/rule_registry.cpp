@@ -16,16 +16,27 @@ void fill() {
   detail::add_pointwise_rules();
   detail::add_copy_rules();
   detail::add_matrix_rules();
+  detail::add_linear_algebra_rules();
+  detail::add_fourier_rules();
+  detail::add_distance_rules();
   detail::add_view_rules();
   detail::add_reduction_rules();
   detail::add_statistics_rules();
   detail::add_normalization_rules();
+  detail::add_convolution_rules();
+  detail::add_pooling_rules();
+  detail::add_resampling_rules();
+  detail::add_batch_normalization_rules();
   detail::add_softmax_rules();
   detail::add_loss_rules();
   detail::add_classification_loss_rules();
   detail::add_embedding_rules();
   detail::add_attention_rules();
   detail::add_join_split_rules();
+  detail::add_rearranging_rules();
+  detail::add_sorting_rules();
+  detail::add_indexing_rules();
+  detail::add_scatter_rules();
   detail::add_factory_rules();
   detail::add_random_rules();
 }

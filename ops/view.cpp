@@ -2,6 +2,7 @@
 #include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
+#include "ops/view_copies.h"
 #include "placements/error.h"
 
 #include <algorithm>
@@ -236,6 +237,19 @@ void detail::add_view_rules() {
   add_rule("aten::squeeze.dims", squeeze);
   add_rule("aten::view_as_real", view_as_real);
   add_rule("aten::view_as_complex", view_as_complex);
+  // The same with memory of their own.
+  add_rule("aten::view_copy", unsafe_view);
+  add_rule("aten::_reshape_copy", unsafe_view);
+  add_rule("aten::_reshape_alias_copy", copy_of<reshape_alias, local_reshape_alias>);
+  add_rule("aten::expand_copy", copy_of<expand>);
+  add_rule("aten::permute_copy", copy_of<permute>);
+  add_rule("aten::transpose_copy.int", copy_of<transpose>);
+  add_rule("aten::t_copy", copy_of<transpose>);
+  add_rule("aten::unsqueeze_copy", copy_of<unsqueeze>);
+  for (const char* overload : {"", ".dim", ".dims"})
+    add_rule(std::string("aten::squeeze_copy") + overload, copy_of<squeeze, local_squeeze>);
+  add_rule("aten::view_as_real_copy", copy_of<view_as_real>);
+  add_rule("aten::view_as_complex_copy", copy_of<view_as_complex>);
 }
 
 }  // namespace dtensor

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch=2.15.0
-packages=(g++ cmake ninja-build ccache mold python3-venv libfmt-dev libspdlog-dev nlohmann-json3-dev libvalijson-dev
+python_packages=(numpy==2.4.6 expecttest==0.3.0)  # what PyTorch's operator samples import (tests/opinfo)
+packages=(g++ cmake ninja-build ccache mold python3-venv python3-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libvalijson-dev
           libcli11-dev libgloo-dev bible-kjv)
 mkdir -p build
 log=$PWD/build/setup.log
@@ -74,4 +75,18 @@ else
   step "LibTorch: installing $torch into .venv (some GB: minutes)"
   [ -x .venv/bin/pip ] || quiet python3 -m venv .venv
   quiet .venv/bin/pip install --disable-pip-version-check --progress-bar off "torch==$torch"
+fi
+
+# Only for a test, so a LibTorch from elsewhere goes without.
+if [ -z "${DTENSOR_TORCH_DIR:-}" ]; then
+  missing=()
+  for package in "${python_packages[@]}"; do
+    compgen -G ".venv/lib/python3*/site-packages/${package/==/-}.dist-info/RECORD" > /dev/null || missing+=("$package")
+  done
+  if [ ${#missing[@]} = 0 ]; then
+    step "Python packages: all there"
+  else
+    step "Python packages: installing ${missing[*]}"
+    quiet .venv/bin/pip install --disable-pip-version-check --progress-bar off "${missing[@]}"
+  fi
 fi

@@ -170,3 +170,21 @@ TEST_CASE("plain.copy_(dtensor), and dtensor.copy_(plain full tensor), which mea
     }
   });
 }
+
+TEST_CASE("out= of composites reaches a tensor that is cut in any way") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto a = values({3, 2}), b = values({2, 4}, 1);
+    const auto x = values({4, 3, 5});
+    for (const auto& placement : {Shard(0), Shard(1), Replicate()}) {
+      auto product = place(at::zeros({6, 8}, at::kDouble), mesh, {placement});
+      at::Tensor out = product;
+      at::kron_out(out, place(a, mesh, {Shard(0)}), place(b, mesh, {Shard(1)}));
+      check_close(out, at::kron(a, b), "kron");
+      check_placed(out, {placement}, "out= stays where it is");
+      at::Tensor transformed = place(at::zeros({4, 3, 3}, at::kComplexDouble), mesh, {placement});
+      at::fft_ihfft2_out(transformed, place(x, mesh, {Shard(0)}));
+      check_close(transformed, at::fft_ihfft2(x), "ihfft2");
+    }
+  });
+}

@@ -17,14 +17,15 @@ at::Tensor indices(std::vector<std::int64_t> list) { return at::tensor(list, at:
 
 // Values and gradients of `function` equal those on plain tensors; inputs placed so.
 using Tensors = std::vector<at::Tensor>;
-void check_with_gradients(const Tensors& inputs, const std::vector<Placements>& placements, const DeviceMesh& mesh,
-                          const std::function<at::Tensor(const Tensors&)>& function, const std::string& text,
-                          double tolerance = 1e-6) {
+void check_with_gradients(const Tensors& inputs, const std::vector<Placements>& placements,
+                          const DeviceMesh& mesh, const std::function<at::Tensor(const Tensors&)>& function,
+                          const std::string& text, double tolerance = 1e-6) {
   Tensors plain, distributed;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const bool differentiable = inputs[i].is_floating_point();
     plain.push_back(inputs[i].detach().clone().set_requires_grad(differentiable));
-    distributed.push_back(differentiable ? leaf(inputs[i], mesh, placements[i]) : place(inputs[i], mesh, placements[i]));
+    distributed.push_back(differentiable ? leaf(inputs[i], mesh, placements[i])
+                                         : place(inputs[i], mesh, placements[i]));
   }
   const auto expected = function(plain), actual = function(distributed);
   check_close(actual, expected, text, tolerance);
@@ -32,7 +33,8 @@ void check_with_gradients(const Tensors& inputs, const std::vector<Placements>& 
   (actual * actual).sum().backward();
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (plain[i].grad().defined())
-      check_close(distributed[i].grad(), plain[i].grad(), text + ": gradient " + std::to_string(i), tolerance);
+      check_close(distributed[i].grad(), plain[i].grad(), text + ": gradient " + std::to_string(i),
+                  tolerance);
 }
 
 }  // namespace
@@ -91,9 +93,11 @@ TEST_CASE("K12: index_put on the indexed, cut dimension") {
       check_close(put, at::diag(numbers({1, 2, 3, 4})), "diagonal");
     }
     const auto z = place(at::zeros({16}), mesh, {Shard(0)});
-    check_close(at::index_put(z, {place(at::arange(16), mesh, {Shard(0)})}, place(at::ones({16}), mesh, {Shard(0)})),
-                at::ones({16}), "all");
-    const auto repeated = at::index_put(place(at::zeros({4}), mesh, {Shard(0)}), {place(indices({0, 0, 1}), mesh, {Replicate()})},
+    check_close(
+        at::index_put(z, {place(at::arange(16), mesh, {Shard(0)})}, place(at::ones({16}), mesh, {Shard(0)})),
+        at::ones({16}), "all");
+    const auto repeated = at::index_put(place(at::zeros({4}), mesh, {Shard(0)}),
+                                        {place(indices({0, 0, 1}), mesh, {Replicate()})},
                                         place(at::ones({3}), mesh, {Replicate()}), true);
     check_close(repeated, numbers({2, 1, 0, 0}), "accumulated");
   });
@@ -164,7 +168,8 @@ TEST_CASE("K19: local strides of an uneven shard") {
     const auto w = place(full, mesh, {Shard(1)});
     const auto local = w.to_local();
     const std::int64_t columns = rank == 0 ? 5 : 4;
-    check(local.sizes() == c10::IntArrayRef{3, columns} && local.stride(0) == columns, "dense by its own sizes");
+    check(local.sizes() == c10::IntArrayRef{3, columns} && local.stride(0) == columns,
+          "dense by its own sizes");
     check(local.view({-1}).numel() == 3 * columns, "flattens by view");
     check_close(from_local(local, mesh, {Shard(1)}), full, "rebuilt");
   });
@@ -186,8 +191,9 @@ TEST_CASE("K22: a matrix product with an inner dimension of zero") {
     for (const auto& placement : {Shard(0), Shard(1), Replicate()}) {
       check_close(at::addmm(bias, place(at::zeros({12, 0}), mesh, {placement}), b),
                   numbers({1, 2, 3, 4}).expand({12, 4}), "addmm");
-      check_close(at::mm(place(at::zeros({4, 0}), mesh, {placement}), place(at::zeros({0, 3}), mesh, {Replicate()})),
-                  at::zeros({4, 3}), "mm");
+      check_close(
+          at::mm(place(at::zeros({4, 0}), mesh, {placement}), place(at::zeros({0, 3}), mesh, {Replicate()})),
+          at::zeros({4, 3}), "mm");
     }
   });
 }
@@ -195,8 +201,8 @@ TEST_CASE("K22: a matrix product with an inner dimension of zero") {
 TEST_CASE("K26: reduce-scatter of uneven pieces, of every kind of pending value") {
   run_ranks(3, [](int rank) {
     const auto mesh = line(3);
-    for (const auto& [op, expected] :
-         std::vector<std::pair<ReduceOp, double>>{{ReduceOp::sum, 6}, {ReduceOp::max, 3}, {ReduceOp::avg, 2}}) {
+    for (const auto& [op, expected] : std::vector<std::pair<ReduceOp, double>>{
+             {ReduceOp::sum, 6}, {ReduceOp::max, 3}, {ReduceOp::avg, 2}}) {
       const auto p = from_local(at::full({7, 2}, rank + 1.0), mesh, {Partial(op)});
       for (const auto& to : {Shard(0), Shard(1)})
         check_close(p.redistribute({to}), at::full({7, 2}, expected), "redistributed");
@@ -212,7 +218,8 @@ TEST_CASE("K27: the order in which two mesh dimensions cut one tensor dimension"
     const auto by_tp = place(full, mesh, {Replicate(), Shard(0)});
     const Layout* nested = Layout::of(by_tp.layout().mesh_pointer(), {Shard(0), Shard(0)}, {1, 0});
     const auto offset = 2 * mesh.coordinate()[1] + mesh.coordinate()[0];
-    check(shard_math::local_intervals(*nested, 0, 4, mesh.coordinate()).front().offset == offset, "tp cuts first");
+    check(shard_math::local_intervals(*nested, 0, 4, mesh.coordinate()).front().offset == offset,
+          "tp cuts first");
     // As placements alone, left to right: dp cuts first.
     auto weight = leaf(full, mesh, {Shard(0), Shard(0)});
     check_close(weight, full, "read");
@@ -227,8 +234,10 @@ TEST_CASE("K28: contraction over dimensions cut alike and unlike") {
   run_ranks(4, [](int) {
     const auto mesh = grid(2, 2);
     const auto a = counting({4, 4});
-    for (const auto& b : {Placements{Shard(0), Shard(0)}, Placements{Shard(1), Shard(0)}, Placements{Shard(0), Replicate()}})
-      check_close(at::mm(place(a, mesh, {Shard(1), Shard(1)}), place(a, mesh, b)), at::mm(a, a), to_string(b));
+    for (const auto& b :
+         {Placements{Shard(0), Shard(0)}, Placements{Shard(1), Shard(0)}, Placements{Shard(0), Replicate()}})
+      check_close(at::mm(place(a, mesh, {Shard(1), Shard(1)}), place(a, mesh, b)), at::mm(a, a),
+                  to_string(b));
   });
 }
 
@@ -239,14 +248,17 @@ TEST_CASE("K29: exchanging cut dimensions without a full gather") {
       const auto x = place(full, mesh, from);
       const CollectiveCounter counter;
       const auto y = x.redistribute(to);
-      const auto bytes = counter.bytes(), all_to_alls = counter.count(Collective::all_to_all), calls = counter.total();
+      const auto bytes = counter.bytes(), all_to_alls = counter.count(Collective::all_to_all),
+                 calls = counter.total();
       check_close(y, full, "values");
       return std::tuple(bytes, all_to_alls, calls);
     };
     constexpr std::int64_t local = 32 * 32 * 4 / 4;
-    const auto [bytes_a, exchanges_a, calls_a] = moved(grid(2, 2), {Shard(0), Shard(0)}, {Shard(0), Shard(1)});
+    const auto [bytes_a, exchanges_a, calls_a] =
+        moved(grid(2, 2), {Shard(0), Shard(0)}, {Shard(0), Shard(1)});
     check(exchanges_a == 1 && calls_a == 1 && bytes_a <= local, "(a) one all-to-all");
-    const auto [bytes_b, exchanges_b, calls_b] = moved(grid(2, 2), {Shard(0), Shard(1)}, {Shard(1), Shard(0)});
+    const auto [bytes_b, exchanges_b, calls_b] =
+        moved(grid(2, 2), {Shard(0), Shard(1)}, {Shard(1), Shard(0)});
     check(bytes_b < 3 * local, fmt::format("(b) no rank holds the full tensor: {} bytes", bytes_b));
     const auto [bytes_c, exchanges_c, calls_c] = moved(line(4), {Shard(0)}, {Shard(1)});
     check(exchanges_c == 1 && calls_c == 1 && bytes_c <= local, "(c) one all-to-all");
@@ -265,15 +277,17 @@ TEST_CASE("K33: gradients of chunks, added up by hand") {
       at::Tensor total;
       for (int chunk = 0; chunk < 3; ++chunk) {
         const auto logits = at::linear(cut.slice(0, 2 * chunk, 2 * chunk + 2), w2);
-        const auto loss = at::cross_entropy_loss(logits, placed(targets.slice(0, 2 * chunk, 2 * chunk + 2)), {}, 2);
+        const auto loss =
+            at::cross_entropy_loss(logits, placed(targets.slice(0, 2 * chunk, 2 * chunk + 2)), {}, 2);
         const auto gradient = torch::autograd::grad({loss}, {cut})[0];
         total = total.defined() ? total + gradient : gradient;
       }
       hidden.backward(total);
       return w1.grad();
     };
-    const auto expected = run([](const at::Tensor& x) { return x; },
-                              [](const at::Tensor& x, Placement) { return x.detach().clone().requires_grad_(); });
+    const auto expected =
+        run([](const at::Tensor& x) { return x; },
+            [](const at::Tensor& x, Placement) { return x.detach().clone().requires_grad_(); });
     const auto actual =
         run([&](const at::Tensor& x) { return at::Tensor(place(x.contiguous(), mesh, {Replicate()})); },
             [&](const at::Tensor& x, Placement placement) { return at::Tensor(leaf(x, mesh, {placement})); });
@@ -293,10 +307,12 @@ TEST_CASE("K35: softmax across shards") {
     check_close(softmax, numbers({0.5, 0, 0.5, 0}, at::kDouble), "softmax");
     check_close(s.log_softmax(0), x.log_softmax(0), "log_softmax");
     check_close(s.logsumexp(0), x.logsumexp(0), "logsumexp");
-    check_with_gradients({x, c}, {{Shard(0)}, {Replicate()}}, mesh,
-                         [](const Tensors& t) { return (t[1] * t[0].softmax(0)).sum(); }, "weighted softmax");
-    check_with_gradients({x, c}, {{Shard(0)}, {Replicate()}}, mesh,
-                         [](const Tensors& t) { return (t[1] * t[0].log_softmax(0)).sum(); }, "weighted log_softmax");
+    check_with_gradients(
+        {x, c}, {{Shard(0)}, {Replicate()}}, mesh,
+        [](const Tensors& t) { return (t[1] * t[0].softmax(0)).sum(); }, "weighted softmax");
+    check_with_gradients(
+        {x, c}, {{Shard(0)}, {Replicate()}}, mesh,
+        [](const Tensors& t) { return (t[1] * t[0].log_softmax(0)).sum(); }, "weighted log_softmax");
   });
 }
 
@@ -311,9 +327,11 @@ TEST_CASE("K36: norms of every placement") {
       for (const auto& placement : {Shard(0), Shard(1), Shard(2), Replicate()})
         check_with_gradients({x, weight, bias}, {{placement}, {Replicate()}, {Replicate()}}, mesh, norm,
                              placement.to_string());
-      check_with_gradients({x, weight, bias}, {{Shard(2)}, {Shard(0)}, {Shard(0)}}, mesh, norm, "weight cut too");
+      check_with_gradients({x, weight, bias}, {{Shard(2)}, {Shard(0)}, {Shard(0)}}, mesh, norm,
+                           "weight cut too");
       const auto pending = from_local(rank == 0 ? x * 0.25 : x * 0.75, mesh, {Partial()});
-      const auto whole_weight = place(weight, mesh, {Replicate()}), whole_bias = place(bias, mesh, {Replicate()});
+      const auto whole_weight = place(weight, mesh, {Replicate()}),
+                 whole_bias = place(bias, mesh, {Replicate()});
       check_close(norm({pending, whole_weight, whole_bias}), norm({x, weight, bias}), "of a pending sum");
       for (const auto& placement : {Shard(0), Shard(1)}) {
         const auto sharded = place(x, mesh, {placement});
@@ -334,18 +352,20 @@ TEST_CASE("K37: attention options are part of the decision") {
     const auto attend = [&](bool causal, const std::optional<at::Tensor>& plain_mask) {
       return [=](const Tensors& t) {
         std::optional<at::Tensor> given;
-        if (plain_mask) given = is_dtensor(t[0]) ? at::Tensor(place(*plain_mask, mesh, {Replicate()})) : *plain_mask;
+        if (plain_mask)
+          given = is_dtensor(t[0]) ? at::Tensor(place(*plain_mask, mesh, {Replicate()})) : *plain_mask;
         return at::scaled_dot_product_attention(t[0], t[1], t[2], given, 0, causal);
       };
     };
     check_with_gradients({q, k, v}, heads, mesh, attend(false, {}), "plain");
     check_with_gradients({q, k, v}, heads, mesh, attend(true, {}), "causal");
     check_with_gradients({q, k, v}, heads, mesh, attend(false, mask), "masked");
-    check_with_gradients({q, k.slice(1, 0, 2).contiguous(), v.slice(1, 0, 2).contiguous()}, heads, mesh,
-                         [](const Tensors& t) {
-                           return at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, false, std::nullopt, true);
-                         },
-                         "two KV heads");
+    check_with_gradients(
+        {q, k.slice(1, 0, 2).contiguous(), v.slice(1, 0, 2).contiguous()}, heads, mesh,
+        [](const Tensors& t) {
+          return at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0, false, std::nullopt, true);
+        },
+        "two KV heads");
     check_with_gradients({q, k, v}, heads, mesh, attend(false, {}), "plain again");
   });
 }
@@ -355,14 +375,15 @@ TEST_CASE("K45: two vocabulary-cut tables at once") {
     const auto mesh = line(2);
     const auto ids = indices({0, 9, 4, 5, 9}), others = indices({10, 0, 3, 6, 2});
     const auto tables = [&](std::int64_t rows, std::int64_t width) {
-      check_with_gradients({values({10, 3}), values({rows, width}, 1), ids, others},
-                           {{Shard(0)}, {Shard(0)}, {Replicate()}, {Replicate()}}, mesh,
-                           [](const Tensors& t) {
-                             const auto y = at::embedding(t[0], t[2]), z = at::embedding(t[1], t[3]);
-                             const auto again = at::embedding(t[0], t[2]);
-                             return y.sum(1) * z.sum(1) + again.sum(1);
-                           },
-                           "tables");
+      check_with_gradients(
+          {values({10, 3}), values({rows, width}, 1), ids, others},
+          {{Shard(0)}, {Shard(0)}, {Replicate()}, {Replicate()}}, mesh,
+          [](const Tensors& t) {
+            const auto y = at::embedding(t[0], t[2]), z = at::embedding(t[1], t[3]);
+            const auto again = at::embedding(t[0], t[2]);
+            return y.sum(1) * z.sum(1) + again.sum(1);
+          },
+          "tables");
     };
     tables(11, 5);
     tables(11, 3);
@@ -373,18 +394,19 @@ TEST_CASE("K48: label smoothing over a cut vocabulary") {
   run_ranks(2, [](int) {
     const auto mesh = line(2);
     const auto logits = numbers({0, 1, 2, 3}, at::kDouble).view({1, 4});
-    const auto loss = at::cross_entropy_loss(place(logits, mesh, {Shard(1)}), place(indices({3}), mesh, {Replicate()}),
-                                             {}, 1, -100, 0.1);
+    const auto loss = at::cross_entropy_loss(place(logits, mesh, {Shard(1)}),
+                                             place(indices({3}), mesh, {Replicate()}), {}, 1, -100, 0.1);
     check(std::abs(loss.item<double>() - 0.590190) < 1e-6, "smoothed");
     const auto weights = place(numbers({1, 2, 0.5, 1}, at::kDouble), mesh, {Replicate()});
     const auto three = values({3, 4});
     for (const auto& placement : {Shard(0), Shard(1)})
-      check_with_gradients({three, indices({3, -100, 1})}, {{placement}, {Replicate()}}, mesh,
-                           [&](const Tensors& t) {
-                             const auto w = is_dtensor(t[0]) ? at::Tensor(weights) : whole(weights);
-                             return at::cross_entropy_loss(t[0], t[1], w, 1, -100, 0.1);
-                           },
-                           "weights, one ignored");
+      check_with_gradients(
+          {three, indices({3, -100, 1})}, {{placement}, {Replicate()}}, mesh,
+          [&](const Tensors& t) {
+            const auto w = is_dtensor(t[0]) ? at::Tensor(weights) : whole(weights);
+            return at::cross_entropy_loss(t[0], t[1], w, 1, -100, 0.1);
+          },
+          "weights, one ignored");
   });
 }
 
@@ -395,12 +417,14 @@ TEST_CASE("K50: a rank whose targets are all ignored") {
     const auto targets = indices({-100, -100, 1, 0}), none = indices({-100, -100, -100, -100});
     for (const auto& placement : {Shard(0), Shard(1)}) {
       const auto x = place(log_probabilities, mesh, {placement});
-      const auto loss = at::nll_loss(x, place(targets, mesh, {placement.dim() == 0 ? Shard(0) : Replicate()}));
+      const auto loss =
+          at::nll_loss(x, place(targets, mesh, {placement.dim() == 0 ? Shard(0) : Replicate()}));
       check_close(loss, at::scalar_tensor(3.5, at::kDouble), "mean");
-      check_close(at::nll_loss(x, place(none, mesh, {Replicate()})), at::nll_loss(log_probabilities, none), "all ignored");
-      check_with_gradients({log_probabilities, targets}, {{placement}, {Replicate()}}, mesh,
-                           [](const Tensors& t) { return at::cross_entropy_loss(t[0], t[1], {}, 1, -100, 0.1); },
-                           "smoothed");
+      check_close(at::nll_loss(x, place(none, mesh, {Replicate()})), at::nll_loss(log_probabilities, none),
+                  "all ignored");
+      check_with_gradients(
+          {log_probabilities, targets}, {{placement}, {Replicate()}}, mesh,
+          [](const Tensors& t) { return at::cross_entropy_loss(t[0], t[1], {}, 1, -100, 0.1); }, "smoothed");
     }
   });
 }
@@ -412,11 +436,12 @@ TEST_CASE("K51: log_softmax used by something other than cross entropy") {
     auto x = leaf(at::zeros({1, 4}, at::kDouble), mesh, {Shard(1)});
     (place(c, mesh, {Replicate()}) * x.log_softmax(1)).sum().backward();
     check_close(x.grad(), numbers({-1.5, -0.5, 0.5, 1.5}, at::kDouble).view({1, 4}), "gradient");
-    check_with_gradients({values({2, 4}), indices({3, 1})}, {{Shard(1)}, {Replicate()}}, mesh,
-                         [](const Tensors& t) {
-                           return t[0].log_softmax(1).select(1, 2).sum() + at::cross_entropy_loss(t[0], t[1]);
-                         },
-                         "both uses");
+    check_with_gradients(
+        {values({2, 4}), indices({3, 1})}, {{Shard(1)}, {Replicate()}}, mesh,
+        [](const Tensors& t) {
+          return t[0].log_softmax(1).select(1, 2).sum() + at::cross_entropy_loss(t[0], t[1]);
+        },
+        "both uses");
   });
 }
 
@@ -433,7 +458,8 @@ TEST_CASE("K72: stacking many distributed tensors") {
       at::stack(scalars);
       check(counter.total() == 0, "no communication");
       check_placed(again, {Shard(1)}, "still cut");
-      check(DecisionCache::instance().statistics().hits >= before.hits + 2, "the second call finds its decision");
+      check(DecisionCache::instance().statistics().hits >= before.hits + 2,
+            "the second call finds its decision");
     }
   });
 }

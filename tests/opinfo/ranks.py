@@ -21,8 +21,11 @@ def run(library, options, program, sample, combination, outs, out_placements):
 
     def body(rank):
         random_numbers.enter_rank()
-        tensors = {i: library.distribute(sample.leaves[i], options.mesh, list(names))
-                   for i, names in zip(sample.tensors, combination)}
+        is_faulty = options.fault and rank == math.prod(options.mesh) - 1
+        tensors = {}
+        for i, names in zip(sample.tensors, combination):
+            value = sample.leaves[i].logical_not() if is_faulty else sample.leaves[i]
+            tensors[i] = library.distribute(value.to(sample.leaves[i].dtype), options.mesh, list(names))
         placed_outs = [library.distribute(out, options.mesh, list(names)) for out, names in zip(outs, out_placements)]
         largest = max(library.local_bytes(tensor) for tensor in tensors.values())
         with library.Record() as record:

@@ -22,6 +22,8 @@ RANDOM = set(
 )
 # Samples that state sizes (lengths of segments, masks) which the even sizes do not fit.
 UNEVEN_ONLY = {"_segment_reduce", "argwhere"}
+# Where the probability of a dropout stands among the arguments after the input, if it is no keyword `dropout_p`.
+DROPOUT_ARGUMENT = {"nn.functional.multi_head_attention_forward": 9}
 # Sizes that samples are made of. These divide by 2 and by 4; PyTorch's own do not.
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 # Above this many placements of one sample, some are drawn instead of all being listed and shuffled.
@@ -64,15 +66,13 @@ class Sample:
 
     def __init__(self, sample):
         self.leaves, self.spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-        self.kwargs = sample.kwargs
+        self.drops_out = bool(sample.kwargs.get("dropout_p"))  # draws random numbers
         self.tensors = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
 
     def is_usable(self):
         tensors = [self.leaves[i] for i in self.tensors]
         if any(t.layout != torch.strided or t.numel() == 0 for t in tensors):
             return False
-        if self.kwargs.get("dropout_p"):
-            return False  # draws random numbers
         return any(t.ndim > 0 for t in tensors)
 
     def copies(self):
@@ -92,7 +92,11 @@ class Sample:
 def samples_of(operator, options, backward):
     torch.manual_seed(options.seed)
     random.seed(options.seed)
-    return map(Sample, operator.sample_inputs("cpu", options.dtype, requires_grad=backward))
+    for sample in operator.sample_inputs("cpu", options.dtype, requires_grad=backward):
+        wrapped = Sample(sample)
+        if operator.name in DROPOUT_ARGUMENT:
+            wrapped.drops_out = bool(sample.args[DROPOUT_ARGUMENT[operator.name]])
+        yield wrapped
 
 
 def placements_of(tensor, options, pending=True):

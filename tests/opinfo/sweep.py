@@ -1,7 +1,7 @@
 """Runs PyTorch's operator samples through this library and counts (README.md). The last line is one JSON object.
 
-Workers (worker.py) try the operators; one that is silent for longer than the limit, or dies, is replaced, and the operator
-goes on without the combination that it was at.
+Workers (worker.py) try the operators; one that takes longer than the limit, or dies, is replaced, and the operator goes on
+without the combination that it was at.
 """
 
 import argparse
@@ -25,6 +25,7 @@ TOTALS = ("operators", "operators_right", "combinations", "combinations_right", 
           "refused", "wrong", "hang", "disagree")
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 DEATHS = 3  # workers that one operator may cost
+START = 60  # s beyond an operator's limit that a worker may take to import LibTorch
 
 
 def parse_arguments():
@@ -37,16 +38,18 @@ def parse_arguments():
     mode.add_argument("--backward", action="store_true", help="gradients of sum(o * o)")
     mode.add_argument("--inplace", action="store_true", help="the in-place forms")
     mode.add_argument("--out", action="store_true", help="the out= forms")
-    add("--partial", action="store_true", help="at least one input is Partial(sum) instead of cut")
+    add("--partial", action="store_true", help="inputs may also be Partial(sum), at least one is")
     add("--seed", type=int, default=0, help="of sample values, of placements and of --sample")
     add("--filter", metavar="RE", help="only operators whose name has this")
     add("--sample", type=int, metavar="COUNT", help="only as many operators, drawn by seed")
-    add("--limit", type=float, default=25, metavar="SECONDS", help="what one combination may take")
+    add("--samples", type=int, metavar="COUNT", help="of each operator (default 4; --backward: 3)")
+    add("--limit", type=float, default=25, metavar="SECONDS", help="what one operator may take")
     add("--jobs", type=int, default=1, help="workers")
     add("--json", metavar="FILE", help="one record per operator, a line each")
     add("--require", action="append", default=[], metavar="NAME=SHARE",
         help="fail unless at least this share of combinations: combinations_right, sharded_output")
     add("--forbid", default="", metavar="NAMES", help="fail if there is one of these: wrong,hang,disagree,crash")
+    add("--fault", action="store_true", help="the last rank places other values: shows that faults are found")
     add("--verbose", action="store_true", help="show what workers write to standard error")
     return parser.parse_args()
 
@@ -56,7 +59,7 @@ class Worker:
 
     def __init__(self, arguments):
         settings = {key: getattr(arguments, key) for key in
-                    ("uneven", "dtype", "backward", "inplace", "out", "partial", "seed")}
+                    ("uneven", "dtype", "backward", "inplace", "out", "partial", "seed", "samples", "fault")}
         settings["mesh"] = [int(size) for size in arguments.mesh.split("x")]
         settings["module_folder"] = os.environ["DTENSOR_OPINFO_MODULE"]
         self.process = subprocess.Popen(
@@ -129,10 +132,10 @@ class Sweep:
                 worker = Worker(self.arguments)
             worker.ask(index, stuck)
             at, text = None, "before the first sample"
+            deadline = time.monotonic() + START + self.arguments.limit
             while True:
                 try:
-                    # A worker that has just started imports LibTorch first.
-                    answer = worker.answers.get(timeout=self.arguments.limit + (0 if at else 60))
+                    answer = worker.answers.get(timeout=max(0, deadline - time.monotonic()))
                 except queue.Empty:
                     deaths.append(("hang", at, text))
                     break
@@ -141,6 +144,8 @@ class Sweep:
                     break
                 if "done" in answer:
                     return worker, self._with_deaths(answer["done"], deaths)
+                if at is None:
+                    deadline = time.monotonic() + self.arguments.limit
                 at, text = answer["at"], answer["text"]
             worker.stop()
             worker = None
@@ -176,21 +181,27 @@ def total(records):
 
 
 def report(records):
-    skipped = collections.defaultdict(list)
+    skipped, left_out = collections.defaultdict(list), []
     for record in records:
         if record.get("skipped"):
             skipped[record["skipped"]].append(record["operator"])
         elif not record.get("combinations"):
-            skipped["no usable sample"].append(record["operator"])
+            skipped["its plain form does not return"].append(record["operator"])
+        if record.get("combinations") and record.get("random_samples"):
+            left_out.append(record["operator"])
         for kind in ("wrong", "disagree", "hang", "crash"):
             if record.get(kind):
                 print(f"{kind} {record[kind]}: {record['operator']}: {record['examples'][kind]}")
     for reason, names in skipped.items():
         print(f"skipped, {reason}: {len(names)}: {' '.join(names)}")
+    if left_out:
+        print(f"some samples skipped, random values: {len(left_out)}: {' '.join(left_out)}")
 
 
 def complaints(arguments, sums):
     found = [f"{sums[name]} {name}" for name in arguments.forbid.split(",") if name and sums[name]]
+    if arguments.require and not sums["combinations"]:
+        found.append("no combination was tried")
     for text in arguments.require:
         name, share = text.split("=")
         if sums[name] < float(share) * sums["combinations"]:

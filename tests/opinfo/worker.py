@@ -44,11 +44,14 @@ def judge(ends, expected):
             return "disagree", desync
         return ("forward_refused" if errors[0].startswith("ForwardRefused") else "refused"), errors[0]
     values = [value.values for value, _, _ in ends]
+    placements = [value.placements for value, _, _ in ends]
     for rank, other in enumerate(values[1:], 1):
+        if placements[rank] != placements[0]:
+            return "disagree", f"rank {rank} placed results {placements[rank]}, rank 0 {placements[0]}"
         if (text := first_difference(other, values[0], REPLICAS)) is not None:
             return "disagree", f"rank {rank} against rank 0: {text}"
     text = first_difference(values[0], expected)
-    return ("right", "") if text is None else ("wrong", f"{text}; placed {ends[0][0].placements}")
+    return ("right", "") if text is None else ("wrong", f"{text}; placed {placements[0]}")
 
 
 def unsharded_reason(results):
@@ -69,8 +72,15 @@ def is_replicated(text):  # "[4, 8] [Replicate, Replicate]"
     return not re.search(r"Shard|Partial|Interleaved", text)
 
 
-def note_operators(record, results):
-    """Which aten operators fell back, and whose rule made replicated results of placed inputs or moved an input."""
+def add(counts, name):
+    counts[name] = counts.get(name, 0) + 1
+
+
+def note_operators(record, results, reason):
+    """Which aten operators fell back, and whose rule made replicated results of placed inputs or moved an input.
+
+    `unsharded_by` has those to which the combination owes its `reason` not to count as sharded.
+    """
     first = results[0].record
     names = {"fallbacks": set(first.fallbacks), "replicated_by_rule": set(), "moved_by_rule": set()}
     for name, inputs, outputs, fallback in first.operators:
@@ -79,16 +89,23 @@ def note_operators(record, results):
         placed = [text.split(" -> ")[0] for text in inputs]
         if outputs and not all(map(is_replicated, placed)) and all(map(is_replicated, outputs)):
             names["replicated_by_rule"].add(name)
-        if any(" -> " in text for text in inputs):
+        if any(" -> " in text and not text.startswith("[] ") for text in inputs):  # 0-dimensional ones are no bytes
             names["moved_by_rule"].add(name)
     for key, found in names.items():
-        for name in found:
-            record[key][name] = record[key].get(name, 0) + 1
+        for name in sorted(found):
+            add(record[key], name)
+    if reason is None:
+        return
+    key = {"fallback": "fallbacks", "replicated": "replicated_by_rule"}.get(reason)
+    # Replicated results that no rule made of placed inputs: the inputs were moved before.
+    # Bytes without a move are those of kernels that communicate themselves.
+    for name in sorted(names.get(key) or names["moved_by_rule"] or {entry[0] for entry in first.operators}):
+        add(record["unsharded_by"], f"{reason}: {name}")
 
 
 def count_combination(record, ends, expected, where):
     kind, text = judge(ends, expected)
-    record[kind] = record.get(kind, 0) + 1
+    add(record, kind)
     if kind != "forward_refused":
         record["combinations"] += 1
     if kind != "right":
@@ -96,40 +113,43 @@ def count_combination(record, ends, expected, where):
         if kind in ("refused", "forward_refused"):
             name = re.search(r"aten::\w+", text)
             name = name.group() if name else "(outside an operator)"
-            record["refused_by"][name] = record["refused_by"].get(name, 0) + 1
+            add(record["refused_by"], name)
         return
     results = [value for value, _, _ in ends]
     record["collectives"] += sum(result.record.collectives for result in results)
-    note_operators(record, results)
     reason = unsharded_reason(results)
+    note_operators(record, results, reason)
     if reason is None:
         record["sharded_output"] += 1
     else:
-        record["unsharded"][reason] = record["unsharded"].get(reason, 0) + 1
+        add(record["unsharded"], reason)
         record["examples"].setdefault("unsharded: " + reason, f"{where}: placed {results[0].placements}"[:300])
 
 
 def new_record(operator):
     counts = {kind: 0 for kind in KINDS}
-    lists = {key: {} for key in
-             ("unsharded", "refused_by", "fallbacks", "replicated_by_rule", "moved_by_rule", "examples")}
+    lists = {key: {} for key in ("unsharded", "unsharded_by", "refused_by", "fallbacks", "replicated_by_rule",
+                                 "moved_by_rule", "examples")}
     return {"operator": name_of(operator), "combinations": 0, **counts, "sharded_output": 0, "collectives": 0, **lists}
 
 
 def try_operator(library, options, operator, stuck, tell):
     started = time.monotonic()
     program, generator, record = program_for(operator, options), random.Random(options.seed), new_record(operator)
-    usable = 0
+    usable, limit = 0, options.samples or program.samples
     for number, sample in enumerate(samples_of(operator, options, program.backward)):
-        if usable == program.samples:
+        if usable == limit:
             break
         if not sample.is_usable() or (number, -1) in stuck:
+            continue
+        if sample.drops_out:
+            add(record, "random_samples")
             continue
         tell(at=[number, -1], text=f"reference of sample {number} ({sample.shapes()})")
         try:
             expected = program.expected(sample)
         except Exception:  # noqa: BLE001  (some samples are meant to throw)
-            record["reference_failed"] = record.get("reference_failed", 0) + 1
+            add(record, "reference_failed")
             continue
         if not expected:
             continue
@@ -142,13 +162,27 @@ def try_operator(library, options, operator, stuck, tell):
                 where += f", out= placed {describe(out_placements)}"
             if (number, index) in stuck or record["hang"] + record["disagree"] >= STUCK_LIMIT:
                 if (number, index) not in stuck:
-                    record["not_tried"] = record.get("not_tried", 0) + 1
+                    add(record, "not_tried")
                 continue
             tell(at=[number, index], text=where)
             ends = ranks.run(library, options, program, sample, combination, outs, out_placements)
             count_combination(record, ends, expected, where)
+    if not record["combinations"] and not stuck:
+        record["skipped"] = why_untried(record, usable)
     record["seconds"] = round(time.monotonic() - started, 2)
     return record
+
+
+def why_untried(record, usable):
+    if record.get("forward_refused"):
+        return "forward was refused"
+    if usable:
+        return "its first samples have no dimension that can be cut"
+    if record.get("random_samples"):
+        return "random or uninitialised values"
+    if record.get("reference_failed"):
+        return "the plain operator throws on its samples"
+    return "no sample with a tensor of one dimension or more, dense and not empty"
 
 
 def main():

@@ -196,6 +196,8 @@ std::vector<Sample> in_place() {
   all.push_back(sample("aten::logical_or_", {booleans({5, 3}), booleans({3})}));
   for (const std::int64_t dim : {0, 1})
     all.push_back(sample("aten::glu", {values({6, 4, 3}), dim}).reaches({"aten::glu_backward"}));
+  for (const char* op : {"aten::complex", "aten::polar"})
+    all.push_back(sample(op, {values({5, 3}, 0.5, 2), values({5, 3})}));
   // Operators that have their rule by LibTorch's tag alone.
   for (const char* op : {"aten::special_bessel_j0", "aten::deg2rad", "aten::igamma", "aten::special_zeta"})
     for (const auto& shape : {Numbers{5, 3}, Numbers{}}) {

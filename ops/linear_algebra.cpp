@@ -1,0 +1,251 @@
+// Linear algebra: leading (batch) dimensions pass, matrices are whole. Columns of right-hand sides pass where each is solved
+// for by itself. Matrices that may be cut, because an element needs only its place: tril, triu, trace.
+#include "ops/kernel_context.h"
+#include "ops/rule_builder.h"
+#include "ops/rule_tables.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+namespace dtensor {
+namespace {
+
+bool boolean(const OperatorCall& call, std::size_t argument) { return call.argument(argument).toBool(); }
+
+// A rule by text; the results whose flag is false are empty tensors [0], the same on every rank.
+std::optional<Rule> with_empty_results(const OperatorCall& call, const char* text,
+                                       const std::vector<bool>& present) {
+  RuleBuilder builder(call);
+  if (!builder.fits(text)) return std::nullopt;
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    if (present[i]) continue;
+    builder.rule().results[i].dims = {no_factor};
+    builder.rule().results[i].completed = true;
+  }
+  return builder.build();
+}
+
+// _linalg_eigh(A, UPLO, compute_v) -> (eigenvalues, eigenvectors)
+std::optional<Rule> eigh(const OperatorCall& call) {
+  return with_empty_results(call, "...MN->...M,...MN", {true, boolean(call, 2)});
+}
+// _linalg_svd(A, full_matrices, compute_uv, *, driver) -> (U, S, Vh)
+std::optional<Rule> svd(const OperatorCall& call) {
+  return with_empty_results(call, "...MN->...MK,...K,...KN", {boolean(call, 2), true, boolean(call, 2)});
+}
+// linalg_qr(A, mode) -> (Q, R)
+std::optional<Rule> qr(const OperatorCall& call) {
+  return with_empty_results(call, "...MN->...MK,...KN", {call.argument(1).toStringRef() != "r", true});
+}
+// linalg_lu(A, *, pivot) -> (P, L, U)
+std::optional<Rule> lu(const OperatorCall& call) {
+  return with_empty_results(call, "...MN->...MP,...MK,...KN", {boolean(call, 1), true, true});
+}
+// lu_unpack(LU, pivots, unpack_data, unpack_pivots) -> (P, L, U)
+std::optional<Rule> lu_unpack(const OperatorCall& call) {
+  return with_empty_results(call, "...MN,...K->...MP,...MK,...KN",
+                            {boolean(call, 3), boolean(call, 2), boolean(call, 2)});
+}
+
+std::optional<Rule> text(const OperatorCall& call, const char* rule) {
+  RuleBuilder builder(call);
+  if (!builder.fits(rule)) return std::nullopt;
+  return builder.build();
+}
+// linalg_lu_solve(LU, pivots, B, *, left, adjoint)
+std::optional<Rule> lu_solve(const OperatorCall& call) {
+  return text(call, boolean(call, 3) ? "...MN,...M,*...Mk->...Mk" : "...MN,...M,*...kM->...kM");
+}
+// linalg_solve_triangular(A, B, *, upper, left, unitriangular)
+std::optional<Rule> solve_triangular(const OperatorCall& call) {
+  return text(call, boolean(call, 3) ? "...MN,*...Mk->...Mk" : "...MN,*...kM->...kM");
+}
+
+// _linalg_solve_ex(A, B, *, left, check_errors) -> (result, LU, pivots, info). LU has the batch dimensions of A alone, so
+// they must be B's as well.
+std::optional<Rule> solve(const OperatorCall& call) {
+  const auto &a = call.operand(0), &b = call.operand(1);
+  const bool vector =
+      b.ndim() == 1 || (a.ndim() == b.ndim() + 1 && b.sizes == a.sizes.slice(0, a.sizes.size() - 1));
+  const auto batch = static_cast<std::size_t>(std::max<std::int64_t>(a.ndim() - 2, 0));
+  if (b.sizes.size() != batch + (vector ? 1 : 2) || a.sizes.slice(0, batch) != b.sizes.slice(0, batch))
+    return std::nullopt;
+  return text(call, vector ? "...MN,...M->...M,...MN,...M,..." : "...MN,...MK->...MK,...MN,...M,...");
+}
+
+// _linalg_check_errors(info, name, *, is_matrix): every rank looks at all of the (few) numbers, so that all throw alike.
+std::optional<Rule> check_errors(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  builder.letters(0, Factor::Kind::whole);
+  return builder.build();
+}
+
+// linalg_cross(self, other, *, dim)
+std::optional<Rule> cross(const OperatorCall& call) {
+  RuleBuilder builder(call);
+  builder.pointwise(2);
+  const auto out = builder.rule().results[0].dims;
+  const auto dim = OperatorCall::wrap_dim(call.argument(2).toInt(), static_cast<std::int64_t>(out.size()));
+  if (dim < 0 || dim >= static_cast<std::int64_t>(out.size())) return std::nullopt;
+  builder.at(out[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
+  return builder.linear({0}).linear({1}).build();
+}
+
+bool any_interleaved(const OperatorCall& call) {
+  for (int mesh_dim = 0; mesh_dim < call.mesh->ndim(); ++mesh_dim)
+    if (call.operand(0).placement(mesh_dim).is_interleaved()) return true;
+  return false;
+}
+
+// By how much the diagonal of the global matrix lies above that of this rank's part.
+std::int64_t diagonal_shift(const KernelContext& context) {
+  const auto ndim = context.operands[0].ndim();
+  const auto offset = [&](std::int64_t dim) {
+    const auto intervals = context.intervals(0, dim);
+    return intervals.empty() ? 0 : intervals.front().offset;
+  };
+  return offset(ndim - 2) - offset(ndim - 1);
+}
+
+// tril(self, diagonal), triu: rows and columns may be cut, the diagonal moves with them.
+void local_triangle(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  auto& diagonal = stack[stack.size() - 1];
+  diagonal = diagonal.toInt() + diagonal_shift(context);
+  context.call_stock(stack);
+}
+std::optional<Rule> triangle(const OperatorCall& call) {
+  if (call.operand(0).ndim() < 2 || any_interleaved(call)) return std::nullopt;
+  RuleBuilder builder(call);
+  return builder.result(builder.letters(0)).linear({0}).kernel(local_triangle).build();
+}
+
+// trace(self): pending, each rank sums what it holds of the diagonal.
+void local_trace(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const auto self = stack.back().toTensor();
+  const auto shift = diagonal_shift(context);
+  const bool holds = shift < self.size(1) && -shift < self.size(0);
+  stack.back() = holds ? self.diagonal(shift).sum() : self.flatten().narrow(0, 0, 0).sum();
+}
+std::optional<Rule> trace(const OperatorCall& call) {
+  if (call.operand(0).ndim() != 2 || any_interleaved(call)) return std::nullopt;
+  RuleBuilder builder(call);
+  builder.letters(0, Factor::Kind::reduce);
+  return builder.result({}).linear({0}).kernel(local_trace).build();
+}
+
+// The two dimensions that a diagonal lies in, counted from the front.
+std::optional<std::pair<std::size_t, std::size_t>> diagonal_dims(const OperatorCall& call, std::size_t first,
+                                                                 std::int64_t ndim) {
+  const auto a = OperatorCall::wrap_dim(call.argument(first).toInt(), ndim);
+  const auto b = OperatorCall::wrap_dim(call.argument(first + 1).toInt(), ndim);
+  if (a < 0 || b < 0 || a >= ndim || b >= ndim || a == b) return std::nullopt;
+  return std::pair(static_cast<std::size_t>(a), static_cast<std::size_t>(b));
+}
+
+// diagonal(self, offset, dim1, dim2): a view of both dimensions, which are whole; it comes last in the result.
+std::optional<Rule> diagonal(const OperatorCall& call) {
+  const auto dims = diagonal_dims(call, 2, call.operand(0).ndim());
+  if (!dims) return std::nullopt;
+  RuleBuilder builder(call);
+  const auto letters = builder.letters(0);
+  std::vector<int> kept;
+  for (std::size_t dim = 0; dim < letters.size(); ++dim)
+    if (dim == dims->first || dim == dims->second)
+      builder.at(letters[dim]).kind = Factor::Kind::whole;
+    else
+      kept.push_back(letters[dim]);
+  kept.push_back(no_factor);
+  return builder.result(kept).passes_any_pending().view().build();
+}
+
+// Letters of a tensor whose dimensions dim1 and dim2 are made from the last dimension of another one.
+std::vector<int> spread(RuleBuilder& builder, std::size_t operand, std::pair<std::size_t, std::size_t> dims) {
+  auto letters = builder.letters(operand);
+  builder.at(letters.back()).kind = Factor::Kind::whole;
+  std::vector<int> out;
+  std::size_t next = 0;
+  for (std::size_t dim = 0; dim < letters.size() + 1; ++dim)
+    out.push_back(dim == dims.first || dim == dims.second ? no_factor : letters[next++]);
+  return out;
+}
+
+// diag_embed(self, offset, dim1, dim2)
+std::optional<Rule> diag_embed(const OperatorCall& call) {
+  if (call.operand(0).ndim() < 1) return std::nullopt;
+  const auto dims = diagonal_dims(call, 2, call.operand(0).ndim() + 1);
+  if (!dims) return std::nullopt;
+  RuleBuilder builder(call);
+  return builder.result(spread(builder, 0, *dims)).linear({0}).build();
+}
+
+// diagonal_backward(grad, input_sizes, offset, dim1, dim2)
+std::optional<Rule> diagonal_backward(const OperatorCall& call) {
+  auto sizes = call.argument(1).toIntVector();
+  const auto dims = diagonal_dims(call, 3, static_cast<std::int64_t>(sizes.size()));
+  if (!dims || call.operand(0).ndim() < 1) return std::nullopt;
+  RuleBuilder builder(call);
+  const auto out = spread(builder, 0, *dims);
+  return builder.sized_result(out, std::move(sizes)).size_argument(1).linear({0}).by_sizes().build();
+}
+
+// self + a product, self broadcast: `product` tells operands 1 and 2 and the result; what is summed over is whole, because
+// self would be added once per rank.
+std::optional<Rule> added(const OperatorCall& call, const std::string& product) {
+  const auto arrow = product.find("->");
+  const auto out = product.substr(arrow + 2);
+  RuleBuilder builder(call);
+  const auto self_ndim = static_cast<std::size_t>(call.operand(0).ndim());
+  if (self_ndim > out.size()) return std::nullopt;
+  const auto own = out.substr(out.size() - self_ndim);
+  if (!builder.fits(own + "," + product)) return std::nullopt;
+  auto self = builder.rule().operands[0];
+  for (std::size_t dim = 0; dim < self.size(); ++dim)
+    if (call.operand(0).sizes[dim] == 1) self[dim] = no_factor;
+  return builder.operand(0, self).build();
+}
+std::optional<Rule> addmv(const OperatorCall& call) { return added(call, "mK,K->m"); }
+std::optional<Rule> addr(const OperatorCall& call) { return added(call, "m,n->mn"); }
+std::optional<Rule> addbmm(const OperatorCall& call) { return added(call, "BmK,BKn->mn"); }
+
+}  // namespace
+
+void detail::add_linear_algebra_rules() {
+  add_rule("aten::linalg_cholesky_ex", by_text<"...MN->...MN,...">);
+  add_rule("aten::cholesky_inverse", by_text<"...MN->...MN">);
+  add_rule("aten::cholesky_solve", by_text<"*...Mk,...MN->...Mk">);
+  add_rule("aten::linalg_inv_ex", by_text<"...MN->...MN,...">);
+  add_rule("aten::_linalg_det", by_text<"...MN->...,...MN,...M">);
+  add_rule("aten::_linalg_slogdet", by_text<"...MN->...,...,...MN,...M">);
+  add_rule("aten::_linalg_eigh", eigh);
+  add_rule("aten::linalg_eig", by_text<"...MN->...M,...MN">);
+  add_rule("aten::_linalg_eigvals", by_text<"...MN->...M">);
+  add_rule("aten::linalg_qr", qr);
+  add_rule("aten::_linalg_svd", svd);
+  add_rule("aten::linalg_lu", lu);
+  add_rule("aten::linalg_lu_factor_ex", by_text<"...MN->...MN,...K,...">);
+  add_rule("aten::lu_unpack", lu_unpack);
+  add_rule("aten::linalg_lu_solve", lu_solve);
+  add_rule("aten::_linalg_solve_ex", solve);
+  add_rule("aten::linalg_solve_triangular", solve_triangular);
+  add_rule("aten::triangular_solve", by_text<"...MK,...MN->...MK,...MN">);
+  add_rule("aten::linalg_ldl_factor_ex", by_text<"...MN->...MN,...M,...">);
+  add_rule("aten::linalg_ldl_solve", by_text<"...MN,...M,*...Mk->...Mk">);
+  add_rule("aten::linalg_matrix_exp", by_text<"...MN->...MN">);
+  add_rule("aten::linalg_householder_product", by_text<"...MN,...K->...MN">);
+  add_rule("aten::ormqr", by_text<"...MN,...K,*...PQ->...PQ">);
+  add_rule("aten::geqrf", by_text<"...MN->...MN,...K">);
+  add_rule("aten::_linalg_check_errors", check_errors);
+  add_rule("aten::linalg_cross", cross);
+  add_rule("aten::tril", triangle);
+  add_rule("aten::triu", triangle);
+  add_rule("aten::trace", trace);
+  add_rule("aten::diagonal", diagonal);
+  add_rule("aten::diagonal_backward", diagonal_backward);
+  add_rule("aten::diag_embed", diag_embed);
+  add_rule("aten::addmv", addmv);
+  add_rule("aten::addr", addr);
+  add_rule("aten::addbmm", addbmm);
+}
+
+}  // namespace dtensor
