@@ -9,8 +9,32 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace dtensor::detail {
 namespace {
+
+// The call on tensors of zeros with the global sizes.
+torch::jit::Stack run_on_zeros(Call& call) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+  std::vector<at::Tensor> zeros(call.tensors.size());
+  for (std::size_t i = 0; i < zeros.size(); ++i)
+    if (call.operands[i].defined)
+      zeros[i] = at::zeros(call.operands[i].sizes,
+                           at::TensorOptions(call.mesh->device).dtype(call.operands[i].dtype));
+  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  Call copy(call.info, stack);
+  copy.set_tensors(zeros);
+  call.info.handle.callBoxed(stack);
+  return stack;
+}
+
+bool has_empty_operand(const Call& call) {
+  return std::any_of(call.operands.begin(), call.operands.end(), [](const Operand& operand) {
+    return operand.defined && c10::multiply_integers(operand.sizes) == 0;
+  });
+}
 
 // The call on meta tensors: its results, or nothing where the operator has no meta kernel.
 std::optional<torch::jit::Stack> run_on_meta(Call& call) {
@@ -34,6 +58,10 @@ std::optional<torch::jit::Stack> run_on_meta(Call& call) {
     call.info.handle.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
     return std::nullopt;
+  } catch (const c10::Error&) {
+    // Some meta kernels refuse empty tensors that the operator itself takes (index_add with no index).
+    if (!has_empty_operand(call)) throw;
+    return run_on_zeros(call);
   }
   return stack;
 }
@@ -41,21 +69,11 @@ std::optional<torch::jit::Stack> run_on_meta(Call& call) {
 // The results with global geometry and any values: on meta tensors, or on zeros where the operator has no meta kernel.
 std::optional<torch::jit::Stack> run_without_values(Call& call) {
   if (auto stack = run_on_meta(call)) return stack;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
-  std::vector<at::Tensor> zeros(call.tensors.size());
-  for (std::size_t i = 0; i < zeros.size(); ++i)
-    if (call.operands[i].defined)
-      zeros[i] = at::zeros(call.operands[i].sizes, at::TensorOptions(call.mesh->device).dtype(call.operands[i].dtype));
-  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
-  Call copy(call.info, stack);
-  copy.set_tensors(zeros);
   try {
-    call.info.handle.callBoxed(stack);
+    return run_on_zeros(call);
   } catch (const c10::Error&) {  // an operator that minds zeros
     return std::nullopt;
   }
-  return stack;
 }
 
 std::vector<at::Tensor> tensors_of(const torch::jit::Stack& stack) {

@@ -99,3 +99,17 @@ TEST_CASE("formulas that build tensors of their own give right gradients") {
     }
   });
 }
+
+TEST_CASE("an index without elements selects nothing, and its gradient is zero") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto x = values({4, 3}), nothing = at::empty({0}, at::kLong);
+    for (const auto& placement : matrix_placements()) {
+      auto tokens = leaf(x, mesh, {placement});
+      const auto selected = tokens.index_select(0, place(nothing, mesh, {Replicate()}));
+      check(selected.size(0) == 0 && selected.size(1) == 3, "sizes");
+      (selected.sum() + tokens.sum()).backward();
+      check_close(tokens.grad(), at::ones({4, 3}, at::kDouble), placement.to_string());
+    }
+  });
+}
