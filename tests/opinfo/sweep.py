@@ -211,6 +211,10 @@ def complaints(arguments, sums):
 
 def main():
     arguments = parse_arguments()
+    # Here only to fail at once, with the reason, where the module cannot be loaded: every worker would die of it.
+    sys.path.insert(0, os.environ["DTENSOR_OPINFO_MODULE"])
+    import dtensor_opinfo  # noqa: F401
+
     options = types.SimpleNamespace(**{**vars(arguments), "dtype": getattr(torch, arguments.dtype)})
     chosen = [i for i, op in enumerate(op_db) if not arguments.filter or re.search(arguments.filter, name_of(op))]
     reasons = {i: reason_to_skip(op_db[i], options) for i in chosen}
