@@ -65,6 +65,8 @@ endforeach()
 # Definitions and include folders for the one file that needs each: they would reach others' headers otherwise.
 function(dtensor_backend_source name definition folder)
   set(source ${PROJECT_SOURCE_DIR}/comm/${name}.cpp)
+  # A precompiled header serves only files with the same definitions.
+  set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS ${definition})
   if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)  # -isystem /usr/include would hide the compiler's own
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -isystem${folder})

@@ -3,8 +3,7 @@
 #
 #   dtensor_room(NAME LINKS target... [EXCLUDE file.cpp...])
 #
-# EXCLUDE leaves out sources of the room (a backend that is absent here has a stub file in its place). No room uses the
-# precompiled header: their files include LibTorch's smaller ones and would take longer (docs/building.md).
+# EXCLUDE leaves out sources of the room (a backend that is absent here has a stub file in its place).
 
 include(GNUInstallDirs)
 
@@ -29,6 +28,9 @@ function(dtensor_room name)
     $<BUILD_INTERFACE:${public}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(dtensor_${name} ${scope} ${ROOM_LINKS})
   target_compile_features(dtensor_${name} ${scope} cxx_std_20)
+  if(sources AND PROJECT_IS_TOP_LEVEL)
+    dtensor_precompile(dtensor_${name} aten)
+  endif()
   set_target_properties(dtensor_${name} PROPERTIES EXPORT_NAME room_${name})
   install(TARGETS dtensor_${name} EXPORT dtensor ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${name} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
