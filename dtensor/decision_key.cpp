@@ -79,6 +79,8 @@ void pack_sizes(const Call& call, DecisionKey& key) {
     for (auto size : operand.sizes) key.push_back(static_cast<std::uint64_t>(size));
     for (auto stride : operand.strides) key.push_back(static_cast<std::uint64_t>(stride));
   }
+  for (std::size_t i = 0; i < call.info.arguments.size(); ++i)
+    if (call.info.arguments[i] == OperatorInfo::Argument::bound) pack_argument(call.stack[call.base + i], false, key);
 }
 
 }  // namespace dtensor::detail

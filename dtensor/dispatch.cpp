@@ -56,8 +56,11 @@ std::shared_ptr<const Decision> make_decision(Call& call) {
     decision = decide_fallback(description);
     decision->view = call.info.view;
   }
+  const bool strides_told = std::all_of(decision->results.begin(), decision->results.end(), [](const auto& result) {
+    return !result.view_dims.empty() || result.size_sources.empty();  // or it has no dimensions
+  });
+  if (decision->view && (decision->fallback || decision->moves || !strides_told)) decision->by_sizes = true;
   if (!decision->fallback) fill_geometry(call, *decision);
-  if (decision->view) decision->by_sizes = true;
   return decision;
 }
 
@@ -224,6 +227,20 @@ void run_local(Call& call, const Decision& decision, c10::ArrayRef<at::Tensor> l
   }
 }
 
+// The global strides of a view of operand 0, from those of the operand.
+c10::SmallVector<std::int64_t, 8> view_strides(const Call& call, const ResultDecision& result, c10::IntArrayRef sizes) {
+  const auto& strides = call.operands[0].strides;
+  c10::SmallVector<std::int64_t, 8> own(result.view_dims.size(), 1);
+  for (std::size_t i = own.size(); i-- > 0;) {
+    const ViewDim dim = result.view_dims[i];
+    if (dim.source >= 0)
+      own[i] = strides[static_cast<std::size_t>(dim.source)] * dim.times;
+    else if (i + 1 < own.size())
+      own[i] = sizes[i + 1] * own[i + 1];  // as unsqueeze has it
+  }
+  return own;
+}
+
 at::Tensor wrap_result(Call& call, const Decision& decision, const ResultDecision& result, at::Tensor local,
                        c10::ArrayRef<at::Tensor> locals) {
   if (!decision.view)
@@ -247,6 +264,7 @@ at::Tensor wrap_result(Call& call, const Decision& decision, const ResultDecisio
                                                .sizes[static_cast<std::size_t>(source.dim)]);
     }
   }
+  if (decision.view && !decision.by_sizes) return wrap(std::move(local), result.layout, call.mesh, sizes, view_strides(call, result, sizes));
   if (decision.view && !result.strides.empty())
     return wrap(std::move(local), result.layout, call.mesh, sizes, result.strides);
   if (result.memory_order.empty()) {
@@ -334,7 +352,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
     throw MeshError(fmt::format("{}: rank {} is outside the mesh {} and holds no values of its tensors",
                                 info.name, call.mesh->world->rank(), call.mesh->layout->to_string()));
   if (info.rule ? info.rule->decompose : info.element_wise_list) {
-    info.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+    info.handle.callBoxedForDispatchKey(info.composite_key, stack);
     return;
   }
   check_device(call);

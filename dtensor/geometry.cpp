@@ -110,6 +110,7 @@ void fill_geometry(Call& call, Decision& decision) {
     TORCH_INTERNAL_ASSERT(result.layout->max_dim() < tensors[i].dim(), call.info.name, ": result ", i,
                           " has ", tensors[i].dim(), " dimensions but is placed ",
                           result.layout->to_string());
+    if (decision.view && !decision.by_sizes) continue;  // its strides come from those of the operand
     if (decision.view) {
       result.sizes = tensors[i].sizes().vec();
       result.strides = tensors[i].strides().vec();

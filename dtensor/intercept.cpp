@@ -109,7 +109,7 @@ void register_overrides() {
                 TORCH_FN(override_::value_selecting_reduction_backward));
       aten.impl("cummaxmin_backward", TORCH_FN(override_::cummaxmin_backward));
       aten.impl("linalg_matrix_exp", TORCH_FN(override_::linalg_matrix_exp));
-      for (const char* name : {"linalg_householder_product", "ormqr"})
+      for (const char* name : {"linalg_householder_product", "ormqr", "conv_tbc"})
         aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&override_::from_whole_inputs>());
     } else {
       aten.impl("embedding", TORCH_FN(override_::embedding_below));

@@ -84,6 +84,8 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
     writes = writes || write;
     if (write && argument.kwarg_only()) has_out = true;
   }
+  if (name == "aten::slice.Tensor") arguments[2] = arguments[3] = Argument::bound;
+  if (name == "aten::select.int") arguments[2] = Argument::bound;
   in_place = !written.empty() && written[0] && !has_out;
   for (const auto& result : schema.returns()) {
     int alias = -1;
@@ -115,6 +117,8 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
   changes_geometry = in_place && handle.hasTag(at::Tag::inplace_view);
   element_wise_list = name.rfind("aten::_foreach_", 0) == 0 &&
                       handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  if (!handle.hasKernelForDispatchKey(composite_key))
+    composite_key = c10::DispatchKey::CompositeExplicitAutogradNonFunctional;
   static const std::set<std::string> striding = {"aten::as_strided", "aten::as_strided_",
                                                  "aten::as_strided_copy", "aten::as_strided_scatter"};
   reads_strides = striding.count(name) > 0;

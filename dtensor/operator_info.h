@@ -17,6 +17,7 @@ struct OperatorInfo {
     tensor_list,           // Tensor[]
     optional_tensor_list,  // Tensor?[]
     keyed,                 // integers, booleans and their lists: may alter the sharding
+    bound,                 // where a slice begins and ends: matters where its dimension is cut
     number,                // Scalar, float and their lists: enter the cache key only where the rule says so
     ignored,               // dtype, device, layout, generators
   };
@@ -42,6 +43,7 @@ struct OperatorInfo {
   bool element_wise_list = false;  // _foreach_: LibTorch's own loop over the lists
   bool reads_strides = false;      // as_strided and its kin: arguments that refer to the operand's memory
   bool casts = false;              // _to_copy
+  c10::DispatchKey composite_key = c10::DispatchKey::CompositeExplicitAutograd;  // of its decomposition, if any
   int device_argument = -1;        // where a device is asked for
 };
 

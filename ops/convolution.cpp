@@ -1,12 +1,17 @@
-// Convolution: the batch and the output channels pass; the image is whole (no halo exchange), and so are the input channels.
+// Convolution: the batch and the output channels pass, input channels are summed over, groups pass where they are cut
+// evenly. The image is whole (no halo exchange).
 #include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 namespace dtensor {
 namespace {
+
+using Sizes = std::vector<std::int64_t>;
 
 // Letters [first, second, spatial...], the spatial ones whole and new.
 std::vector<int> image(RuleBuilder& builder, int first, int second, std::int64_t ndim) {
@@ -15,62 +20,157 @@ std::vector<int> image(RuleBuilder& builder, int first, int second, std::int64_t
   return letters;
 }
 
-// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
-//   input [n, c, ...], weight [o, c, ...] (transposed: [c, o, ...]), bias [o] -> [n, o, ...]
+// The letters of a convolution without groups: input [n, c, ...], weight [o, c, ...] (transposed: [c, o, ...]), output
+// [n, o, ...]. With groups: input [n, g, ...], weight [g, whole, ...], output [n, g, ...], where a g is a dimension that
+// holds the groups one after the other.
+struct ChannelLetters {
+  int in, out, weight_first, weight_second;
+};
+ChannelLetters channel_letters(RuleBuilder& builder, std::int64_t groups, bool transposed, Factor::Kind out_kind) {
+  if (groups != 1) {
+    const int g = builder.even_factor(groups);
+    return {g, g, g, no_factor};
+  }
+  const int c = builder.factor(Factor::Kind::reduce), o = builder.factor(out_kind);
+  return transposed ? ChannelLetters{c, o, c, o} : ChannelLetters{c, o, o, c};
+}
+
+// The sizes of the output. `arguments`: stride, padding, dilation, transposed, output_padding, groups.
+Sizes output_sizes(const c10::IValue* arguments, c10::IntArrayRef input, c10::IntArrayRef weight) {
+  const Sizes stride = arguments[0].toIntVector(), padding = arguments[1].toIntVector(),
+              dilation = arguments[2].toIntVector(), output_padding = arguments[4].toIntVector();
+  const bool transposed = arguments[3].toBool();
+  Sizes sizes = {input[0], transposed ? weight[1] * arguments[5].toInt() : weight[0]};
+  for (std::size_t dim = 2; dim < input.size(); ++dim) {
+    // One number stands for all dimensions.
+    const auto of = [dim](const Sizes& list) { return list.size() == 1 ? list[0] : list.at(dim - 2); };
+    const auto reach = of(dilation) * (weight[dim] - 1);
+    sizes.push_back(transposed ? (input[dim] - 1) * of(stride) - 2 * of(padding) + reach + of(output_padding) + 1
+                               : (input[dim] + 2 * of(padding) - reach - 1) / of(stride) + 1);
+  }
+  return sizes;
+}
+
+// Whether the sizes of a convolution with groups agree; others are left to the stock operator's checks.
+bool groups_fit(std::int64_t groups, bool transposed, c10::IntArrayRef input, c10::IntArrayRef weight) {
+  return groups > 0 && input[1] > 0 && weight[0] > 0 && weight[0] % groups == 0 && input[1] % groups == 0 &&
+         input[1] == (transposed ? weight[0] : weight[1] * groups);
+}
+
+// Whether this rank is not the first among those whose parts of the input channels add up.
+bool adds_to_others(const KernelContext& context, std::size_t input) {
+  for (int mesh_dim = 0; mesh_dim < context.layout(input)->mesh_ndim(); ++mesh_dim) {
+    const auto& placement = context.layout(input)->placement(mesh_dim);
+    if (placement.is_sharded() && placement.dim() == 1 && context.coordinate()[static_cast<std::size_t>(mesh_dim)] != 0)
+      return true;
+  }
+  return false;
+}
+
+// Whether an operand is pending by a sum of which this is not the first rank.
+bool adds_pending(const KernelContext& context, std::size_t operand) {
+  for (int mesh_dim = 0; mesh_dim < context.layout(operand)->mesh_ndim(); ++mesh_dim) {
+    const auto& placement = context.layout(operand)->placement(mesh_dim);
+    if (placement.is_partial() && placement.reduce_op() == ReduceOp::sum &&
+        context.coordinate()[static_cast<std::size_t>(mesh_dim)] != 0)
+      return true;
+  }
+  return false;
+}
+
+// The groups of this rank.
+std::int64_t local_groups(std::int64_t groups, std::int64_t local_channels, std::int64_t channels) {
+  return groups == 1 ? 1 : groups * local_channels / channels;
+}
+
+// Where results add up, the bias is added once. Empty parts give zeros, which the stock kernels may refuse.
+void local_convolution(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const auto base = stack.size() - context.global_arguments.size();
+  const auto input = stack[base].toTensor(), weight = stack[base + 1].toTensor();
+  const auto groups = stack[base + 8].toInt();
+  stack[base + 8] = local_groups(groups, input.size(1), context.operands[0].sizes[1]);
+  if ((groups == 1 && adds_to_others(context, 0)) || adds_pending(context, 0) || adds_pending(context, 1))
+    stack[base + 2] = c10::IValue();
+  if (input.numel() != 0 && weight.numel() != 0) return context.call_stock(stack);
+  auto result = at::zeros(output_sizes(&stack[base + 3], input.sizes(), weight.sizes()), input.options());
+  if (stack[base + 2].isTensor() && stack[base + 2].toTensor().defined()) {
+    Sizes along(static_cast<std::size_t>(result.dim()), 1);
+    along[1] = -1;
+    result.add_(stack[base + 2].toTensor().view(along));
+  }
+  stack.resize(base);
+  stack.emplace_back(std::move(result));
+}
+
+// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups), also _convolution
 std::optional<Rule> convolution(const OperatorCall& call) {
   const auto &input = call.operand(0), &weight = call.operand(1);
   if (input.ndim() < 3 || weight.ndim() != input.ndim()) return std::nullopt;
+  const bool transposed = call.argument(6).toBool();
+  const auto groups = call.argument(8).toInt();
   RuleBuilder builder(call);
-  const bool transposed = call.argument(6).toBool(), grouped = call.argument(8).toInt() != 1,
-             biased = call.operand(2).defined;
-  const int n = builder.factor(), c = builder.factor(Factor::Kind::whole);
-  // A group's output channels see its input channels alone: channels of groups are whole.
-  const int o = grouped ? no_factor : builder.factor();
-  const int weight_c = grouped ? no_factor : c;  // [c / groups]
-  builder.operand(0, image(builder, n, c, input.ndim()));
-  builder.operand(1, transposed ? image(builder, weight_c, o, weight.ndim())
-                                : image(builder, o, weight_c, weight.ndim()));
-  if (biased) builder.operand(2, {o});
+  const int n = builder.factor();
+  const auto channels = channel_letters(builder, groups, transposed, Factor::Kind::pass);
+  builder.operand(0, image(builder, n, channels.in, input.ndim()))
+      .operand(1, image(builder, channels.weight_first, channels.weight_second, input.ndim()));
+  if (call.operand(2).defined) builder.operand(2, {channels.out});
   std::vector<int> out(static_cast<std::size_t>(input.ndim()), no_factor);
   out[0] = n;
-  out[1] = o;
-  builder.result(out);
-  if (!biased) builder.linear({0}).linear({1});
-  return builder.build();
+  out[1] = channels.out;
+  if (groups == 1) {
+    builder.result(out);
+  } else {
+    if (!groups_fit(groups, transposed, input.sizes, weight.sizes)) return std::nullopt;
+    auto sizes = output_sizes(&call.arguments[3], input.sizes, weight.sizes);
+    if (std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; })) return std::nullopt;
+    if (call.operand(2).defined && call.operand(2).sizes != c10::IntArrayRef{sizes[1]}) return std::nullopt;
+    builder.sized_result(out, std::move(sizes)).by_sizes();
+  }
+  return builder.linear({0}).linear({1}).kernel(local_convolution).build();
 }
 
-// A rank without rows or output channels adds nothing; the stock kernels refuse empty weights.
+// A rank without a part of the gradient, the input or the weight adds nothing; the stock kernels refuse empty weights. The
+// bias's gradient, which every part of the input channels would give, is given once.
 void local_convolution_backward(const KernelContext& context, std::vector<c10::IValue>& stack) {
-  const auto base = stack.size() - 11;
+  const auto base = stack.size() - context.global_arguments.size();
   const auto gradient = stack[base].toTensor(), input = stack[base + 1].toTensor(), weight = stack[base + 2].toTensor();
-  if (gradient.numel() != 0 && input.numel() != 0 && weight.numel() != 0) return context.call_stock(stack);
+  const auto groups = stack[base + 9].toInt();
   const auto mask = stack[base + 10].toBoolList();
-  const std::vector<at::Tensor> zeros = {at::zeros_like(input), at::zeros_like(weight),
-                                         at::zeros({gradient.size(1)}, gradient.options())};
-  stack.resize(base);
-  for (std::size_t i = 0; i < 3; ++i) stack.emplace_back(mask.get(i) ? zeros[i] : at::Tensor());
+  stack[base + 9] = local_groups(groups, input.size(1), context.operands[1].sizes[1]);
+  if (!stack[base + 3].isNone()) stack[base + 3] = Sizes{gradient.size(1)};
+  if (gradient.numel() != 0 && input.numel() != 0 && weight.numel() != 0) {
+    context.call_stock(stack);
+  } else {
+    Sizes summed = {0};
+    for (std::int64_t dim = 2; dim < gradient.dim(); ++dim) summed.push_back(dim);
+    stack.resize(base);
+    stack.emplace_back(mask.get(0) ? at::zeros_like(input) : at::Tensor());
+    stack.emplace_back(mask.get(1) ? at::zeros_like(weight) : at::Tensor());
+    stack.emplace_back(mask.get(2) ? gradient.sum(summed) : at::Tensor());
+  }
+  if (mask.get(2) && groups == 1 && adds_to_others(context, 1))
+    stack[base + 2] = at::zeros_like(stack[base + 2].toTensor());
 }
 
 // convolution_backward(grad, input, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding, groups, mask)
 //   -> (of input, of weight, of bias). Summed over the batch for weight and bias, over the output channels for the input.
 std::optional<Rule> convolution_backward(const OperatorCall& call) {
-  const auto &input = call.operand(1), &weight = call.operand(2);
+  const auto &gradient = call.operand(0), &input = call.operand(1), &weight = call.operand(2);
   const auto ndim = input.ndim();
-  if (ndim < 3 || weight.ndim() != ndim || call.operand(0).ndim() != ndim) return std::nullopt;
+  if (ndim < 3 || weight.ndim() != ndim || gradient.ndim() != ndim) return std::nullopt;
+  const bool transposed = call.argument(7).toBool();
+  const auto groups = call.argument(9).toInt();
+  if (groups != 1 && !groups_fit(groups, transposed, input.sizes, weight.sizes)) return std::nullopt;
+  if (gradient.sizes[1] != (transposed ? weight.sizes[1] * groups : weight.sizes[0])) return std::nullopt;
   RuleBuilder builder(call);
-  const bool transposed = call.argument(7).toBool(), grouped = call.argument(9).toInt() != 1;
-  const auto mask = call.argument(10).toBoolList();
-  const int n = builder.factor(Factor::Kind::reduce), c = builder.factor(Factor::Kind::whole);
-  const int o = grouped ? no_factor : builder.factor(Factor::Kind::reduce);
-  const int weight_c = grouped ? no_factor : c;
-  const auto input_letters = image(builder, n, c, ndim);
-  const auto weight_letters =
-      transposed ? image(builder, weight_c, o, ndim) : image(builder, o, weight_c, ndim);
-  builder.operand(0, image(builder, n, o, ndim)).operand(1, input_letters).operand(2, weight_letters);
+  const int n = builder.factor(Factor::Kind::reduce);
+  const auto channels = channel_letters(builder, groups, transposed, Factor::Kind::reduce);
+  const auto input_letters = image(builder, n, channels.in, ndim),
+             weight_letters = image(builder, channels.weight_first, channels.weight_second, ndim);
+  builder.operand(0, image(builder, n, channels.out, ndim)).operand(1, input_letters).operand(2, weight_letters);
   builder.sized_result(input_letters, input.sizes.vec()).sized_result(weight_letters, weight.sizes.vec());
-  const auto channels = call.operand(0).sizes[1];
-  builder.sized_result({o}, {channels});
-  if (!call.argument(3).isNone()) builder.size_argument(3, 2);
+  builder.sized_result({channels.out}, {gradient.sizes[1]});
+  const auto mask = call.argument(10).toBoolList();
   for (std::size_t i = 0; i < 3; ++i) builder.rule().results[i].defined = mask.get(i);
   return builder.linear({0}).by_sizes().kernel(local_convolution_backward).build();
 }
@@ -79,7 +179,10 @@ std::optional<Rule> convolution_backward(const OperatorCall& call) {
 
 void detail::add_convolution_rules() {
   add_rule("aten::convolution", convolution);
+  add_rule("aten::_convolution", convolution);
   add_rule("aten::convolution_backward", convolution_backward);
+  // conv_tbc(self [time, batch, channels], weight [kernel, channels, out], bias [out], pad)
+  add_rule("aten::conv_tbc", by_text<"TbC,KCo,o->Sbo">);
 }
 
 }  // namespace dtensor

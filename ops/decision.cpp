@@ -23,6 +23,7 @@ struct Candidate {
   std::vector<Placement> operands;
   std::vector<Placement> results;
   double cost = 0;
+  bool gives_up = false;  // operands that were cut, and results that every rank holds whole
   int free_moves = 0;
   std::int64_t idle = 0;  // elements by which ranks hold less than the fullest one, where it is cut anew
   int factor = no_factor;
@@ -49,7 +50,7 @@ class Solver {
       std::size_t best = 0;
       for (std::size_t i = 1; i < candidates.size(); ++i) {
         const auto &a = candidates[i], &b = candidates[best];
-        if (std::tie(a.cost, a.free_moves, a.idle) < std::tie(b.cost, b.free_moves, b.idle)) best = i;
+        if (std::tie(a.cost, a.gives_up, a.free_moves, a.idle) < std::tie(b.cost, b.gives_up, b.free_moves, b.idle)) best = i;
       }
       const Candidate& chosen = candidates[best];
       // A choice among several that cost something depends on how much each moves.
@@ -96,6 +97,11 @@ class Solver {
       candidate.cost += move_cost(operand, mesh_dim, from, to);
       candidate.free_moves += 1;
     }
+    const auto whole = [](const Placement& placement) { return placement.is_replicate(); };
+    candidate.gives_up = std::all_of(candidate.results.begin(), candidate.results.end(), whole) &&
+                         std::any_of(call_.operands.begin(), call_.operands.end(), [&](const Operand& operand) {
+                           return operand.placement(mesh_dim).is_sharded();
+                         });
     if (in_place_) {
       // What is written keeps its placement: neither the operand nor the result may differ from it.
       const Placement self = call_.operands[0].placement(mesh_dim);
@@ -163,7 +169,7 @@ class Solver {
           candidate.results[r] = cut.with_dim(static_cast<std::int64_t>(dim));
           carries = true;
         }
-      if (!carries && result.completed && result.defined && call_.mesh->size(mesh_dim) > 1)
+      if (!carries && result.completed && !result.alike && result.defined && call_.mesh->size(mesh_dim) > 1)
         candidate.cost += completion_cost(result);
       if (carries || result.completed || !result.defined) continue;
       if (kind.kind == Factor::Kind::pass) return;  // a result would be cut in a dimension it does not have
@@ -312,6 +318,7 @@ class Solver {
       result.defined = rule.defined;
       result.layout = Layout::of(call_.mesh, results[r], cut_order);
       result.sizes = rule.sizes;
+      result.view_dims = rule.view_dims;
       if (rule.sizes.empty())
         for (int factor : rule.dims) result.size_sources.push_back(source_of(factor));
       decision.results.push_back(std::move(result));

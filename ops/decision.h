@@ -21,6 +21,7 @@ struct ResultDecision {
   std::vector<std::int64_t> sizes;            // global sizes, where the rule states them
   std::vector<int> memory_order;              // dimensions from outermost to innermost in memory; empty = contiguous
   std::vector<std::int64_t> strides;          // global strides, for views (whose sizes are in the key)
+  std::vector<ViewDim> view_dims;             // for views whose strides do not depend on sizes
   bool defined = true;
 };
 

@@ -172,9 +172,9 @@ std::optional<Rule> embedding_bag(const OperatorCall& call) {
   builder.operand(0, {vocabulary, hidden});
   for (std::size_t i = 1; i < call.operands.size(); ++i)
     if (call.operand(i).defined) builder.letters(i, Factor::Kind::whole);
-  builder.result({no_factor, hidden}).completed_result({no_factor}).completed_result({no_factor});
+  builder.result({no_factor, hidden}).alike_result({no_factor}).alike_result({no_factor});
   if (maximum) return builder.result({no_factor, hidden}).build();
-  return builder.completed_result({no_factor}).build();
+  return builder.alike_result({no_factor}).build();
 }
 
 // _embedding_bag_backward(grad [B, h], indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, ...,

@@ -109,11 +109,19 @@ std::optional<Rule> slice(const OperatorCall& call) {
   const bool everything = (start == 0 || start <= -have) && end >= have && call.argument(4).toInt() == 1;
   RuleBuilder builder(call);
   auto letters = builder.letters(0);
-  if (!everything) {
+  const auto* layout = call.operand(0).layout;
+  const bool cut = layout && !layout->mesh_dims_cutting(dim).empty();
+  if (!cut || !everything) {
     builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
     letters[static_cast<std::size_t>(dim)] = no_factor;
   }
-  return builder.result(letters).passes_any_pending().kernel(local_slice).view().by_sizes().build();
+  // Where the dimension is not cut, the bounds alter neither the sharding nor the strides: a cache that grows by slices
+  // asks for one decision.
+  std::vector<ViewDim> places;
+  for (int i = 0; i < static_cast<int>(ndim); ++i) places.push_back({i, i == dim ? call.argument(4).toInt() : 1});
+  builder.result(letters).passes_any_pending().kernel(local_slice).view_dims(std::move(places));
+  if (cut) builder.by_sizes();
+  return builder.build();
 }
 
 // select.int(self, dim, index)
@@ -125,7 +133,10 @@ std::optional<Rule> select(const OperatorCall& call) {
   auto letters = builder.letters(0);
   builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
   letters.erase(letters.begin() + dim);
-  return builder.result(letters).passes_any_pending().view().build();
+  std::vector<ViewDim> places;
+  for (int i = 0; i < static_cast<int>(ndim); ++i)
+    if (i != dim) places.push_back({i});
+  return builder.result(letters).passes_any_pending().view_dims(std::move(places)).build();
 }
 
 // narrow_copy(self, dim, start, length): `dim` is whole.

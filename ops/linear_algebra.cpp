@@ -21,7 +21,7 @@ std::optional<Rule> with_empty_results(const OperatorCall& call, const char* tex
   for (std::size_t i = 0; i < present.size(); ++i) {
     if (present[i]) continue;
     builder.rule().results[i].dims = {no_factor};
-    builder.rule().results[i].completed = true;
+    builder.rule().results[i].completed = builder.rule().results[i].alike = true;
   }
   return builder.build();
 }
@@ -63,7 +63,7 @@ std::optional<Rule> solve_triangular(const OperatorCall& call) {
 }
 
 // _linalg_solve_ex(A, B, *, left, check_errors) -> (result, LU, pivots, info). LU has the batch dimensions of A alone, so
-// they must be B's as well.
+// they must be B's as well. Columns of B pass: the ranks that share them factorise alike.
 std::optional<Rule> solve(const OperatorCall& call) {
   const auto &a = call.operand(0), &b = call.operand(1);
   const bool vector =
@@ -71,7 +71,12 @@ std::optional<Rule> solve(const OperatorCall& call) {
   const auto batch = static_cast<std::size_t>(std::max<std::int64_t>(a.ndim() - 2, 0));
   if (b.sizes.size() != batch + (vector ? 1 : 2) || a.sizes.slice(0, batch) != b.sizes.slice(0, batch))
     return std::nullopt;
-  return text(call, vector ? "...MN,...M->...M,...MN,...M,..." : "...MN,...MK->...MK,...MN,...M,...");
+  if (vector) return text(call, "...MN,...M->...M,...MN,...M,...");
+  RuleBuilder builder(call);
+  const char* columns = boolean(call, 2) ? "...MN,...Mk->...Mk,...MN,...M,..." : "...MN,...kM->...kM,...MN,...M,...";
+  if (!builder.fits(columns)) return std::nullopt;
+  for (std::size_t i = 1; i < 4; ++i) builder.rule().results[i].completed = builder.rule().results[i].alike = true;
+  return builder.build();
 }
 
 // _linalg_check_errors(info, name, *, is_matrix): every rank looks at all of the (few) numbers, so that all throw alike.
@@ -134,80 +139,6 @@ std::optional<Rule> trace(const OperatorCall& call) {
   return builder.result({}).linear({0}).kernel(local_trace).build();
 }
 
-// The two dimensions that a diagonal lies in, counted from the front.
-std::optional<std::pair<std::size_t, std::size_t>> diagonal_dims(const OperatorCall& call, std::size_t first,
-                                                                 std::int64_t ndim) {
-  const auto a = OperatorCall::wrap_dim(call.argument(first).toInt(), ndim);
-  const auto b = OperatorCall::wrap_dim(call.argument(first + 1).toInt(), ndim);
-  if (a < 0 || b < 0 || a >= ndim || b >= ndim || a == b) return std::nullopt;
-  return std::pair(static_cast<std::size_t>(a), static_cast<std::size_t>(b));
-}
-
-// diagonal(self, offset, dim1, dim2): a view of both dimensions, which are whole; it comes last in the result.
-std::optional<Rule> diagonal(const OperatorCall& call) {
-  const auto dims = diagonal_dims(call, 2, call.operand(0).ndim());
-  if (!dims) return std::nullopt;
-  RuleBuilder builder(call);
-  const auto letters = builder.letters(0);
-  std::vector<int> kept;
-  for (std::size_t dim = 0; dim < letters.size(); ++dim)
-    if (dim == dims->first || dim == dims->second)
-      builder.at(letters[dim]).kind = Factor::Kind::whole;
-    else
-      kept.push_back(letters[dim]);
-  kept.push_back(no_factor);
-  return builder.result(kept).passes_any_pending().view().build();
-}
-
-// Letters of a tensor whose dimensions dim1 and dim2 are made from the last dimension of another one.
-std::vector<int> spread(RuleBuilder& builder, std::size_t operand, std::pair<std::size_t, std::size_t> dims) {
-  auto letters = builder.letters(operand);
-  builder.at(letters.back()).kind = Factor::Kind::whole;
-  std::vector<int> out;
-  std::size_t next = 0;
-  for (std::size_t dim = 0; dim < letters.size() + 1; ++dim)
-    out.push_back(dim == dims.first || dim == dims.second ? no_factor : letters[next++]);
-  return out;
-}
-
-// diag_embed(self, offset, dim1, dim2)
-std::optional<Rule> diag_embed(const OperatorCall& call) {
-  if (call.operand(0).ndim() < 1) return std::nullopt;
-  const auto dims = diagonal_dims(call, 2, call.operand(0).ndim() + 1);
-  if (!dims) return std::nullopt;
-  RuleBuilder builder(call);
-  return builder.result(spread(builder, 0, *dims)).linear({0}).build();
-}
-
-// diagonal_backward(grad, input_sizes, offset, dim1, dim2)
-std::optional<Rule> diagonal_backward(const OperatorCall& call) {
-  auto sizes = call.argument(1).toIntVector();
-  const auto dims = diagonal_dims(call, 3, static_cast<std::int64_t>(sizes.size()));
-  if (!dims || call.operand(0).ndim() < 1) return std::nullopt;
-  RuleBuilder builder(call);
-  const auto out = spread(builder, 0, *dims);
-  return builder.sized_result(out, std::move(sizes)).size_argument(1).linear({0}).by_sizes().build();
-}
-
-// self + a product, self broadcast: `product` tells operands 1 and 2 and the result; what is summed over is whole, because
-// self would be added once per rank.
-std::optional<Rule> added(const OperatorCall& call, const std::string& product) {
-  const auto arrow = product.find("->");
-  const auto out = product.substr(arrow + 2);
-  RuleBuilder builder(call);
-  const auto self_ndim = static_cast<std::size_t>(call.operand(0).ndim());
-  if (self_ndim > out.size()) return std::nullopt;
-  const auto own = out.substr(out.size() - self_ndim);
-  if (!builder.fits(own + "," + product)) return std::nullopt;
-  auto self = builder.rule().operands[0];
-  for (std::size_t dim = 0; dim < self.size(); ++dim)
-    if (call.operand(0).sizes[dim] == 1) self[dim] = no_factor;
-  return builder.operand(0, self).build();
-}
-std::optional<Rule> addmv(const OperatorCall& call) { return added(call, "mK,K->m"); }
-std::optional<Rule> addr(const OperatorCall& call) { return added(call, "m,n->mn"); }
-std::optional<Rule> addbmm(const OperatorCall& call) { return added(call, "BmK,BKn->mn"); }
-
 }  // namespace
 
 void detail::add_linear_algebra_rules() {
@@ -240,12 +171,6 @@ void detail::add_linear_algebra_rules() {
   add_rule("aten::tril", triangle);
   add_rule("aten::triu", triangle);
   add_rule("aten::trace", trace);
-  add_rule("aten::diagonal", diagonal);
-  add_rule("aten::diagonal_backward", diagonal_backward);
-  add_rule("aten::diag_embed", diag_embed);
-  add_rule("aten::addmv", addmv);
-  add_rule("aten::addr", addr);
-  add_rule("aten::addbmm", addbmm);
 }
 
 }  // namespace dtensor

@@ -2,6 +2,8 @@
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
 
+#include <algorithm>
+
 namespace dtensor {
 namespace {
 
@@ -51,16 +53,38 @@ std::optional<Rule> weight_gradient(const OperatorCall& call) {
   return builder.operand(1, input).result({n, k}).linear({0}).linear({1}).build();
 }
 
-// self + a b. The sum over k may not be left pending, because self would then be added once per rank.
-std::optional<Rule> baddbmm(const OperatorCall& call) {
-  if (call.operand(0).ndim() != 3) return std::nullopt;
+// _trilinear(a, b, c, expand_a, expand_b, expand_c, sumdim, unroll_dim): the product of three tensors, each with new
+// dimensions of size 1 where its list says, summed over some dimensions of that common shape.
+std::optional<Rule> trilinear(const OperatorCall& call) {
+  const auto ndim = static_cast<std::size_t>(call.operand(0).ndim()) + call.argument(3).toIntVector().size();
+  const auto contains = [&](std::size_t argument, std::size_t dim) {
+    const auto list = call.argument(argument).toIntVector();
+    return std::find(list.begin(), list.end(), static_cast<std::int64_t>(dim)) != list.end();
+  };
   RuleBuilder builder(call);
-  builder.einsum("bmn,bmK,bKn->bmn");
-  const auto& out = builder.rule().operands[0];
-  auto self = out;
-  for (std::size_t dim = 0; dim < self.size(); ++dim)
-    if (call.operand(0).sizes[dim] == 1) self[dim] = no_factor;
-  return builder.operand(0, self).build();
+  std::vector<int> letters, kept;
+  for (std::size_t dim = 0; dim < ndim; ++dim) {
+    const bool summed = contains(6, dim);
+    letters.push_back(builder.factor(summed ? Factor::Kind::reduce : Factor::Kind::pass));
+    if (!summed) kept.push_back(letters.back());
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::vector<int> own;
+    for (std::size_t dim = 0; dim < ndim; ++dim)
+      if (!contains(3 + i, dim)) own.push_back(letters[dim]);
+    if (own.size() != call.operand(i).sizes.size()) return std::nullopt;
+    for (std::size_t dim = 0; dim < own.size(); ++dim)
+      if (call.operand(i).sizes[dim] == 1) own[dim] = no_factor;
+    builder.operand(i, own);
+  }
+  for (auto& letter : kept) {
+    const auto& operands = builder.rule().operands;
+    if (std::none_of(operands.begin(), operands.end(), [letter](const auto& dims) {
+          return std::find(dims.begin(), dims.end(), letter) != dims.end();
+        }))
+      letter = no_factor;
+  }
+  return builder.result(kept).linear({0}).linear({1}).linear({2}).build();
 }
 
 }  // namespace
@@ -72,7 +96,7 @@ void detail::add_matrix_rules() {
   add_rule("aten::dot", dot);
   add_rule("aten::vdot", dot);
   add_rule("aten::matmul", matmul);
-  add_rule("aten::baddbmm", baddbmm);
+  add_rule("aten::_trilinear", trilinear);
   add_rule("dtensor::weight_gradient", weight_gradient);
 }
 

@@ -61,7 +61,7 @@ bool has_buffer(const OperatorCall& call) { return call.mesh->device_type() == c
 std::optional<Rule> log_sigmoid(const OperatorCall& call) {
   RuleBuilder builder(call);
   if (has_buffer(call)) return builder.pointwise(1, 2).build();
-  return builder.pointwise(1).completed_result({no_factor}).build();
+  return builder.pointwise(1).alike_result({no_factor}).build();
 }
 // log_sigmoid_backward(grad, self, buffer)
 std::optional<Rule> log_sigmoid_backward(const OperatorCall& call) {
@@ -95,6 +95,9 @@ std::optional<Rule> glu_backward(const OperatorCall& call) {
 void add_all(RuleFunction function, std::initializer_list<const char*> names) {
   for (const char* name : names) detail::add_rule(std::string("aten::") + name, function);
 }
+
+// frexp.Tensor(self) -> (mantissa, exponent)
+std::optional<Rule> frexp(const OperatorCall& call) { return RuleBuilder(call).pointwise(1, 2).build(); }
 
 // Forms with a host scalar run as the form with a 0-dimensional tensor, which is a replicated operand like any other;
 // so `pending + 10` and `pending + tensor(10)` cannot disagree.
@@ -148,12 +151,16 @@ void detail::add_pointwise_rules() {
   add_all(where, {"where.self"});
   add_all(masked_fill, {"masked_fill.Scalar", "masked_fill.Tensor"});
   add_all(prelu_backward, {"_prelu_kernel_backward"});
+  add_all(frexp, {"frexp.Tensor"});
   add_all(glu, {"glu"});
   add_all(glu_backward, {"glu_backward"});
   add_all(log_sigmoid, {"log_sigmoid_forward"});
   add_all(log_sigmoid_backward, {"log_sigmoid_backward"});
   add_decomposed({"add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", "rsub.Scalar", "mul.Scalar", "mul_.Scalar",
                   "div.Scalar", "div_.Scalar", "div.Scalar_mode", "div_.Scalar_mode"});
+  // Others whose stock kernel is made of operators that have rules.
+  add_decomposed({"_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "dist", "_chunk_cat",
+                  "linalg_pinv.atol_rtol_tensor"});
 }
 
 }  // namespace dtensor

@@ -166,35 +166,6 @@ std::optional<Rule> select_scatter(const OperatorCall& call) {
   return rule;
 }
 
-// The letters of a diagonal (whose dimension comes last) of operand 0, for dimensions that arguments name.
-std::optional<std::vector<int>> diagonal_letters(RuleBuilder& builder, const OperatorCall& call,
-                                                 std::size_t argument) {
-  const auto ndim = call.operand(0).ndim();
-  const auto a = OperatorCall::wrap_dim(call.argument(argument).toInt(), ndim),
-             b = OperatorCall::wrap_dim(call.argument(argument + 1).toInt(), ndim);
-  auto letters = letters_whole_in(builder, call, {a, b});
-  if (!letters || a == b) return std::nullopt;
-  letters->erase(letters->begin() + std::max(a, b));
-  letters->erase(letters->begin() + std::min(a, b));
-  letters->push_back(no_factor);
-  return letters;
-}
-// diagonal_copy(self, offset, dim1, dim2)
-std::optional<Rule> diagonal_copy(const OperatorCall& call) {
-  RuleBuilder builder(call);
-  const auto letters = diagonal_letters(builder, call, 2);
-  if (!letters) return std::nullopt;
-  return builder.result(*letters).passes_any_pending().build();
-}
-// diagonal_scatter(self, src, offset, dim1, dim2)
-std::optional<Rule> diagonal_scatter(const OperatorCall& call) {
-  RuleBuilder builder(call);
-  const auto letters = diagonal_letters(builder, call, 3);
-  if (!letters || call.operand(1).sizes.size() != letters->size()) return std::nullopt;
-  const auto self = builder.rule().operands[0];
-  return builder.operand(1, *letters).result(self).linear({0, 1}).build();
-}
-
 // alias_copy(self), detach_copy, lift_fresh_copy, _conj_copy, _neg_view_copy: every dimension passes.
 std::optional<Rule> same(const OperatorCall& call) {
   RuleBuilder builder(call);
@@ -217,8 +188,6 @@ void detail::add_rearranging_rules() {
   add_rule("aten::unfold_backward", unfold_backward);
   add_rule("aten::slice_scatter", slice_scatter);
   add_rule("aten::select_scatter", select_scatter);
-  add_rule("aten::diagonal_scatter", diagonal_scatter);
-  add_rule("aten::diagonal_copy", diagonal_copy);
   for (const char* name : {"aten::alias_copy", "aten::detach_copy", "aten::lift_fresh_copy"})
     add_rule(name, same);
   for (const char* name : {"aten::_conj_copy", "aten::_neg_view_copy"}) add_rule(name, same_linear);

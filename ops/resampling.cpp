@@ -1,6 +1,9 @@
-// Images in other sizes: upsampling, padding, sampling at given points, rearranged pixels. Batch and channels pass.
+// Images in other sizes: upsampling, padding, sampling at given points. Batch and channels pass.
+#include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
+
+#include <ATen/Functions.h>
 
 #include <string>
 
@@ -58,6 +61,34 @@ std::optional<Rule> constant_pad(const OperatorCall& call) {
   return builder.build();
 }
 
+// affine_grid_generator(theta [n, 2, 3], size [n, c, h, w], align_corners) -> [n, h, w, 2], in three dimensions likewise:
+// the batch passes.
+void local_affine_grid(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const auto base = stack.size() - context.global_arguments.size();
+  const auto theta = stack[base].toTensor();
+  auto sizes = stack[base + 1].toIntVector();
+  sizes[0] = theta.size(0);
+  if (sizes[0] != 0) {
+    stack[base + 1] = sizes;
+    return context.call_stock(stack);
+  }
+  sizes.erase(sizes.begin() + 1);
+  sizes.push_back(theta.size(1));
+  stack.resize(base);
+  stack.emplace_back(at::zeros(sizes, theta.options()));
+}
+std::optional<Rule> affine_grid(const OperatorCall& call) {
+  const auto sizes = call.argument(1).toIntVector();
+  const auto& theta = call.operand(0);
+  if (theta.ndim() != 3 || sizes.empty() || theta.sizes[0] != sizes[0]) return std::nullopt;
+  RuleBuilder builder(call);
+  const int n = builder.factor();
+  builder.operand(0, {n, builder.factor(Factor::Kind::whole), builder.factor(Factor::Kind::whole)});
+  std::vector<int> out(sizes.size(), no_factor);
+  out[0] = n;
+  return builder.result(out).linear({0}).by_sizes().kernel(local_affine_grid).build();
+}
+
 }  // namespace
 
 void detail::add_resampling_rules() {
@@ -73,8 +104,8 @@ void detail::add_resampling_rules() {
         "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
         "_upsample_bicubic2d_aa", "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_trilinear3d"})
     add_rule(std::string("aten::") + name + "_backward", upsample_backward);
-  add_rule("aten::grid_sampler_2d", by_text<"ncHW,npqT->ncpq">);
-  add_rule("aten::grid_sampler_3d", by_text<"ncHWD,npqrT->ncpqr">);
+  add_rule("aten::grid_sampler_2d", by_text<"*ncHW,npqT->ncpq">);
+  add_rule("aten::grid_sampler_3d", by_text<"*ncHWD,npqrT->ncpqr">);
   add_rule("aten::grid_sampler_2d_backward", grid_sampler_backward);
   add_rule("aten::grid_sampler_3d_backward", grid_sampler_backward);
   for (const char* name : {"aten::reflection_pad", "aten::replication_pad"}) {
@@ -86,10 +117,7 @@ void detail::add_resampling_rules() {
     add_rule(std::string(name) + "3d_backward", by_text<"*...PQR,...HWD->...HWD">);
   }
   add_rule("aten::constant_pad_nd", RuleEntry{constant_pad, true, false});
-  add_rule("aten::im2col", by_text<"*...CHW->...PL">);
-  add_rule("aten::col2im", by_text<"*...PL->...CHW">);
-  add_rule("aten::pixel_shuffle", by_text<"*...CHW->...DPQ">);
-  add_rule("aten::pixel_unshuffle", by_text<"*...CHW->...DPQ">);
+  add_rule("aten::affine_grid_generator", affine_grid);
 }
 
 }  // namespace dtensor

@@ -36,11 +36,19 @@ struct Factor {
 
 inline constexpr int no_factor = -1;  // a dimension of size 1, broadcast, or made by the operator: never sharded
 
+// A dimension of a view: it runs along a dimension of operand 0, `times` of its elements a step, or it was added.
+struct ViewDim {
+  int source = -1;
+  std::int64_t times = 1;
+};
+
 struct ResultRule {
   std::vector<int> dims;                 // the factor of each dimension, or no_factor
   std::vector<std::int64_t> sizes;       // global sizes where letters do not tell them (views); else empty
   bool completed = false;                // the kernel finishes the reduction: Replicate where a missing factor is sharded
   bool defined = true;                   // false: the operator returns an undefined tensor here
+  std::vector<ViewDim> view_dims = {};   // of a view whose strides these tell, whatever the sizes are; else empty
+  bool alike = false;                    // with `completed`: nothing to reduce, every rank has the same result anyway
 };
 
 struct Rule {
@@ -82,6 +90,12 @@ struct RuleEntry {
 // The rule of an operator ("aten::add.Tensor"), or nullptr. In-place variants ("aten::add_.Tensor") share the rule of
 // the functional one.
 const RuleEntry* find_rule(const std::string& name);
+
+// Adds the rule of an operator that has none here, such as one of the program's own, or takes another one for it. Call it
+// before the first mesh is made, from main() or a static initializer: operators are taken up then.
+// Errors: UnsupportedError afterwards. A rule that is not true gives wrong results: see docs/semantics.md.
+void register_rule(const std::string& name, RuleEntry entry);
+void register_rule(const std::string& name, RuleFunction function);
 
 // The rule of element-wise operators, for those that LibTorch marks so (at::Tag::pointwise) and no table names.
 const RuleEntry& pointwise_rule();

@@ -139,7 +139,18 @@ RuleBuilder& RuleBuilder::result(std::vector<int> dims) {
   return *this;
 }
 RuleBuilder& RuleBuilder::completed_result(std::vector<int> dims) {
-  rule_.results.push_back({std::move(dims), {}, true, true});
+  rule_.results.push_back({std::move(dims), {}, true});
+  return *this;
+}
+
+RuleBuilder& RuleBuilder::view_dims(std::vector<ViewDim> dims) {
+  rule_.results.back().view_dims = std::move(dims);
+  return view();
+}
+
+RuleBuilder& RuleBuilder::alike_result(std::vector<int> dims) {
+  completed_result(std::move(dims));
+  rule_.results.back().alike = true;
   return *this;
 }
 RuleBuilder& RuleBuilder::sized_result(std::vector<int> dims, std::vector<std::int64_t> sizes) {

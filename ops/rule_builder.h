@@ -37,6 +37,7 @@ class RuleBuilder {
   RuleBuilder& operand(std::size_t index, std::vector<int> dims);
   RuleBuilder& result(std::vector<int> dims);
   RuleBuilder& completed_result(std::vector<int> dims);  // Replicate where a reduced factor is sharded: the kernel reduces
+  RuleBuilder& alike_result(std::vector<int> dims);      // the same, with nothing to reduce: every rank has it
   RuleBuilder& sized_result(std::vector<int> dims, std::vector<std::int64_t> sizes);
 
   // Operands that may be pending together (by position).
@@ -45,6 +46,8 @@ class RuleBuilder {
   RuleBuilder& kernel(LocalKernel kernel);
   RuleBuilder& by_sizes();
   RuleBuilder& view();
+  // Where the last result's dimensions lie in operand 0 (ResultRule::view_dims); its sizes then need no decision.
+  RuleBuilder& view_dims(std::vector<ViewDim> dims);
   RuleBuilder& list_result();
   RuleBuilder& size_argument(int argument, int result = 0);
 

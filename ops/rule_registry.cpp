@@ -1,7 +1,9 @@
 #include "ops/rule.h"
 #include "ops/rule_tables.h"
+#include "placements/error.h"
 
 #include <algorithm>
+#include <mutex>
 #include <unordered_map>
 
 namespace dtensor {
@@ -16,7 +18,9 @@ void fill() {
   detail::add_pointwise_rules();
   detail::add_copy_rules();
   detail::add_matrix_rules();
+  detail::add_added_product_rules();
   detail::add_linear_algebra_rules();
+  detail::add_diagonal_rules();
   detail::add_fourier_rules();
   detail::add_distance_rules();
   detail::add_view_rules();
@@ -26,10 +30,13 @@ void fill() {
   detail::add_convolution_rules();
   detail::add_pooling_rules();
   detail::add_resampling_rules();
+  detail::add_pixel_rules();
   detail::add_batch_normalization_rules();
+  detail::add_group_normalization_rules();
   detail::add_softmax_rules();
   detail::add_loss_rules();
   detail::add_classification_loss_rules();
+  detail::add_ctc_loss_rules();
   detail::add_embedding_rules();
   detail::add_attention_rules();
   detail::add_join_split_rules();
@@ -37,6 +44,7 @@ void fill() {
   detail::add_sorting_rules();
   detail::add_indexing_rules();
   detail::add_scatter_rules();
+  detail::add_flat_scatter_rules();
   detail::add_factory_rules();
   detail::add_random_rules();
 }
@@ -55,14 +63,28 @@ const std::unordered_map<std::string, RuleEntry>& filled() {
   return table();
 }
 
+std::mutex mutex;     // of what follows and, once it is filled, the table
+bool in_use = false;  // a rule was asked for: operators keep what they were told
+
 }  // namespace
 
 namespace detail {
 void add_rule(const std::string& name, RuleEntry entry) { table()[name] = entry; }
 }  // namespace detail
 
+void register_rule(const std::string& name, RuleEntry entry) {
+  static_cast<void>(filled());
+  const std::lock_guard lock(mutex);
+  if (in_use)
+    throw UnsupportedError("register_rule(\"" + name + "\"): operators have been taken up already; call it before the first mesh is made");
+  detail::add_rule(name, entry);
+}
+void register_rule(const std::string& name, RuleFunction function) { register_rule(name, RuleEntry{function}); }
+
 const RuleEntry* find_rule(const std::string& name) {
   const auto& rules = filled();
+  const std::lock_guard lock(mutex);
+  in_use = true;
   auto found = rules.find(name);
   if (found == rules.end()) found = rules.find(functional_name(name));
   return found == rules.end() ? nullptr : &found->second;

@@ -124,8 +124,12 @@ std::optional<Rule> permuted(const OperatorCall& call, const std::vector<std::in
   RuleBuilder builder(call);
   const auto from = builder.letters(0);
   std::vector<int> to;
-  for (auto dim : order) to.push_back(from[static_cast<std::size_t>(dim)]);
-  return builder.result(to).passes_any_pending().view().build();
+  std::vector<ViewDim> places;
+  for (auto dim : order) {
+    to.push_back(from[static_cast<std::size_t>(dim)]);
+    places.push_back({static_cast<int>(dim)});
+  }
+  return builder.result(to).passes_any_pending().view_dims(std::move(places)).build();
 }
 
 std::optional<Rule> permute(const OperatorCall& call) {
@@ -160,8 +164,11 @@ std::optional<Rule> unsqueeze(const OperatorCall& call) {
   auto to = builder.letters(0);
   const auto dim = OperatorCall::wrap_dim(call.argument(1).toInt(), call.operand(0).ndim() + 1);
   if (dim < 0 || dim > call.operand(0).ndim()) return std::nullopt;
+  std::vector<ViewDim> places;
+  for (int i = 0; i < static_cast<int>(to.size()); ++i) places.push_back({i});
   to.insert(to.begin() + dim, no_factor);
-  return builder.result(to).passes_any_pending().view().build();
+  places.insert(places.begin() + dim, ViewDim{});
+  return builder.result(to).passes_any_pending().view_dims(std::move(places)).build();
 }
 
 // Drops the given dimensions where their global size is 1. The stock operator would look at local sizes, where a shard
@@ -197,12 +204,16 @@ std::optional<Rule> squeeze(const OperatorCall& call) {
     }
   }
   std::vector<int> to;
+  std::vector<ViewDim> places;
   for (std::size_t dim = 0; dim < from.size(); ++dim)
-    if (drop[dim] && self.sizes[dim] == 1)
+    if (drop[dim] && self.sizes[dim] == 1) {
       from[dim] = no_factor;
-    else
+    } else {
       to.push_back(from[dim]);
-  return builder.operand(0, from).result(to).passes_any_pending().kernel(local_squeeze).view().build();
+      places.push_back({static_cast<int>(dim)});
+    }
+  builder.operand(0, from).result(to).passes_any_pending().kernel(local_squeeze);
+  return builder.view_dims(std::move(places)).build();
 }
 
 // view_as_real adds a last dimension of size 2, view_as_complex drops it.

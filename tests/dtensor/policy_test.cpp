@@ -42,8 +42,8 @@ TEST_CASE("policy: an operator without a rule is refused, warned about or allowe
       check_contains(refusal_of<UnsupportedError>([&] { run(); }, "histc"), "histc");
       refusal_of<UnsupportedError>(
           [&] {
-            at::Tensor(x).masked_scatter_(place(values({4, 4}).gt(0), line(2), {Replicate()}),
-                                          place(values({16}), line(2), {Replicate()}));
+            at::Tensor(x).index_put_({place(values({4, 4}).gt(0), line(2), {Replicate()})},
+                                     place(values({6}), line(2), {Replicate()}));  // as many as are true
           },
           "in place");
     }

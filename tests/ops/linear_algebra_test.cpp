@@ -62,20 +62,11 @@ std::vector<Sample> samples() {
     add("aten::linalg_cross", {values({batch, 3, 2}), values({1, 3, 2}), 1});
     for (const char* op : {"aten::tril", "aten::triu"})
       for (const std::int64_t diagonal : {-1, 0, 2}) add(op, {values({batch, 5, 4}), diagonal});
-    add("aten::diag_embed", {values({batch, 4}), 1, 0, 2}).reaches({"aten::diagonal"});
-    all.push_back(program("diagonal", {values({batch, 5, 4})}, [](const Tensors& x) {
-                    return Tensors{x[0].diagonal(0, 1, 2) * 2, x[0].diagonal(1, 0, 2) * 3};
-                  }).reaches({"aten::diagonal", "aten::diagonal_backward"}));
     all.push_back(program("linalg.inv", {a}, [](const Tensors& x) {
                     return Tensors{at::linalg_inv(x[0]).clone(at::MemoryFormat::Contiguous)};
                   }).reaches({"aten::_linalg_check_errors"}));
   }
   for (const auto& shape : {Numbers{5, 4}, Numbers{3, 6}, Numbers{1, 2}}) add("aten::trace", {values(shape)});
-  for (const auto& self : {values({5}), values({1}), values({})})
-    add("aten::addmv", {self, values({5, 3}), values({3})});
-  for (const auto& self : {values({5, 3}), values({3})}) add("aten::addr", {self, values({5}), values({3})});
-  for (const auto& self : {values({5, 2}), values({5, 1})})
-    add("aten::addbmm", {self, values({3, 5, 4}), values({3, 4, 2})});
   return all;
 }
 

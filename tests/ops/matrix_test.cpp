@@ -41,7 +41,17 @@ std::vector<Sample> samples() {
     all.push_back(sample("aten::matmul", {values(a), values(b)}).only_dtensors().falls_back());
   for (const auto& shape : {Numbers{3, 2, 4}, Numbers{1, 2, 4}, Numbers{3, 1, 1}})
     all.push_back(sample("aten::baddbmm", {values(shape), values({3, 2, 5}), values({3, 5, 4}), 0.5, 2.0}));
-  all.push_back(sample("aten::baddbmm", {values({4}), values({3, 2, 5}), values({3, 5, 4})}).falls_back());
+  all.push_back(sample("aten::baddbmm", {values({4}), values({3, 2, 5}), values({3, 5, 4})}));
+  for (const auto& self : {values({5}), values({1}), values({})})
+    all.push_back(sample("aten::addmv", {self, values({5, 3}), values({3})}));
+  for (const auto& self : {values({5, 3}), values({3})}) all.push_back(sample("aten::addr", {self, values({5}), values({3})}));
+  for (const auto& self : {values({5, 2}), values({5, 1})})
+    all.push_back(sample("aten::addbmm", {self, values({3, 5, 4}), values({3, 4, 2})}));
+  // As bilinear and einsum call it.
+  all.push_back(sample("aten::_trilinear", {values({5, 3}), values({4, 3, 6}), values({5, 6}), Numbers{1, 3}, Numbers{0},
+                                            Numbers{1, 2}, Numbers{2, 3}, 1}));
+  all.push_back(sample("aten::_trilinear", {values({5, 3}), values({4, 3}), values({5, 4}), Numbers{1}, Numbers{0},
+                                            Numbers{2}, Numbers{2}, 0}));
   for (const auto& shape : {Numbers{5, 3}, Numbers{3}, Numbers{1, 3}})
     all.push_back(program("addmm", {values(shape), values({5, 4}), values({4, 3})}, [](const Tensors& x) {
                     return Tensors{at::addmm(x[0], x[1], x[2], 0.5, 2.0)};

@@ -194,6 +194,7 @@ std::vector<Sample> in_place() {
   all.push_back(sample("aten::clamp_", {values({4, 3}), -0.5, 0.5}).refuses_pending_self());
   all.push_back(sample("aten::bitwise_and_.Tensor", {integers({5, 3}, 0, 9), integers({3}, 0, 9)}));
   all.push_back(sample("aten::logical_or_", {booleans({5, 3}), booleans({3})}));
+  for (const auto& shape : {Numbers{5, 3}, Numbers{}}) all.push_back(sample("aten::frexp.Tensor", {values(shape)}));
   for (const std::int64_t dim : {0, 1})
     all.push_back(sample("aten::glu", {values({6, 4, 3}), dim}).reaches({"aten::glu_backward"}));
   for (const char* op : {"aten::complex", "aten::polar"})

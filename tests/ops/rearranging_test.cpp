@@ -48,8 +48,6 @@ std::vector<Sample> samples() {
     add("aten::unsafe_split.Tensor", shape, {2, 1}).any_strides();
     add("aten::unsafe_split_with_sizes", shape, {Numbers{1, shape[1] - 1}, 1}).any_strides();
     add("aten::unbind_copy.int", shape, {1});
-    add("aten::diagonal_copy", shape, {0, 0, 1});
-    add("aten::diagonal_copy", shape, {1, -1, 0});
   }
   add("aten::repeat", {}, {Numbers{2}});
   add("aten::repeat", {3}, {Numbers{0}});
@@ -76,8 +74,6 @@ std::vector<Sample> samples() {
   write("aten::select_scatter", {5, 3}, {3}, {0, 3});
   write("aten::select_scatter", {1, 4}, {1}, {1, -1});
   write("aten::select_scatter", {2, 3, 4}, {2, 4}, {1, 2});
-  write("aten::diagonal_scatter", {5, 3}, {3}, {});
-  write("aten::diagonal_scatter", {2, 4, 3}, {4, 2}, {0, 0, 2});
   all.push_back(sample("aten::_stack", {Tensors{values({5, 3}), values({5, 3})}, 1}).at_most(16));
   all.push_back(sample("aten::cat", {Tensors{values({0}), values({5, 3}), values({2, 3})}, 0}).at_most(24));
   all.push_back(program("tile and repeat_interleave", {values({4, 3})}, [](const Tensors& x) {
