@@ -10,6 +10,7 @@
 #include "dtensor/dtensor.h"
 #include "dtensor/explain.h"
 #include "dtensor/function.h"
+#include "dtensor/loss_parallel.h"
 #include "dtensor/print.h"
 #include "dtensor/random.h"
 #include "placements/error.h"

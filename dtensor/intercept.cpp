@@ -3,6 +3,7 @@
 // registered for every operator that is not composite-implicit.
 #include "dtensor/intercept.h"
 
+#include "dtensor/cross_entropy.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/override.h"
 
@@ -69,6 +70,7 @@ void define_own_operators() {
       "embedding_gradient(Tensor gradient, Tensor indices, Tensor weight, int padding_idx, bool scale) -> "
       "Tensor",
       torch::dispatch(DispatchKey::CompositeExplicitAutograd, TORCH_FN(embedding_gradient_kernel)));
+  define_cross_entropy(definitions);
 }
 
 // Composites replaced before they decompose. One key alone breaks training or inference.
@@ -87,6 +89,7 @@ void register_overrides() {
     aten.impl("layer_norm", TORCH_FN(override_::layer_norm));
     aten.impl("rms_norm", TORCH_FN(override_::rms_norm));
     aten.impl("dropout", TORCH_FN(override_::dropout));
+    aten.impl("cross_entropy_loss", TORCH_FN(override_::cross_entropy_loss));
     aten.impl("scaled_dot_product_attention", TORCH_FN(override_::scaled_dot_product_attention));
     aten.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(override_::tensor_split));
     aten.impl("ctc_loss.IntList", TORCH_FN(override_::ctc_loss_of_lists));

@@ -35,6 +35,10 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
                                         std::optional<double> scale, bool enable_gqa);
 
+// override_loss.cpp
+at::Tensor cross_entropy_loss(const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                              std::int64_t reduction, c10::SymInt ignore_index, double label_smoothing);
+
 // override_selection.cpp: backward formula of max, topk, sort, ...: the stock one scatters into plain zeros.
 at::Tensor value_selecting_reduction_backward(const at::Tensor& gradient, std::int64_t dim, const at::Tensor& indices,
                                               c10::SymIntArrayRef sizes, bool keepdim);

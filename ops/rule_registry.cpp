@@ -37,6 +37,7 @@ void fill() {
   detail::add_loss_rules();
   detail::add_classification_loss_rules();
   detail::add_ctc_loss_rules();
+  detail::add_cross_entropy_rules();
   detail::add_embedding_rules();
   detail::add_attention_rules();
   detail::add_join_split_rules();

@@ -58,10 +58,21 @@ std::vector<Sample> samples() {
     all.push_back(sample("aten::nll_loss2d_forward",
                          {values({3, 3, 2, 2}), integers({3, 2, 2}, 0, 3), values({3}, 0.5, 2), reduction, 1})
                       .without_gradient());
-    all.push_back(
-        program("cross_entropy_loss", {values({5, 4}), integers({5}, 0, 4)}, [reduction](const Tensors& x) {
-          return Tensors{at::cross_entropy_loss(x[0], x[1], {}, reduction)};
-        }));
+    for (const double smoothing : {0.0, 0.2}) {
+      all.push_back(program("cross_entropy_loss", {values({5, 4}), integers({5}, 0, 4)},
+                            [=](const Tensors& x) {
+                              return Tensors{at::cross_entropy_loss(x[0], x[1], {}, reduction, 1, smoothing)};
+                            })
+                        .reaches({"dtensor::cross_entropy_rows", "dtensor::cross_entropy_gradient"}));
+      all.push_back(program("cross_entropy_loss", {values({2, 3, 4}), integers({2, 4}, 0, 3)},
+                            [=](const Tensors& x) {
+                              return Tensors{at::cross_entropy_loss(x[0], x[1], {}, reduction, -100, smoothing)};
+                            })
+                        .reaches({"dtensor::cross_entropy_rows", "dtensor::cross_entropy_gradient"}));
+      // Of plain logits and a distributed target the stock formula writes a distributed mask into a plain tensor.
+      if (smoothing > 0)
+        for (auto one = all.end() - 2; one != all.end(); ++one) one->only_dtensors();
+    }
     const char* binary = "aten::binary_cross_entropy_with_logits";
     for (const auto& shape : {Numbers{5, 3}, Numbers{4}, Numbers{}})
       all.push_back(sample(binary, {values(shape), values(shape, 0, 1), none, none, reduction}));
