@@ -5,6 +5,7 @@
 
 #include "dtensor/cross_entropy.h"
 #include "dtensor/dispatch.h"
+#include "dtensor/linear_cross_entropy.h"
 #include "dtensor/override.h"
 
 #include <ATen/Functions.h>
@@ -71,6 +72,7 @@ void define_own_operators() {
       "Tensor",
       torch::dispatch(DispatchKey::CompositeExplicitAutograd, TORCH_FN(embedding_gradient_kernel)));
   define_cross_entropy(definitions);
+  define_linear_cross_entropy(definitions);
 }
 
 // Composites replaced before they decompose. One key alone breaks training or inference.

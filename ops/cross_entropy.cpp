@@ -8,6 +8,7 @@
 
 #include "ops/class_loss.h"
 #include "ops/kernel_context.h"
+#include "ops/loss_rows.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
 
@@ -87,31 +88,12 @@ Part whole_part(const at::Tensor& logits, const at::Tensor& target, const std::o
           false, [](at::Tensor&, ReduceOp) {}};
 }
 
-at::Tensor optional_tensor(const c10::IValue& value) {
-  return value.isTensor() ? value.toTensor() : at::Tensor();
-}
-
-// A number per row, cut as the rows of the logits are, or whole, of which this rank's rows are taken.
-at::Tensor of_local_rows(const KernelContext& context, std::size_t operand, at::Tensor tensor,
-                         std::int64_t class_dim) {
-  if (tensor.dim() == 0) return tensor;
-  for (std::int64_t dim = 0; dim < context.operands[0].ndim(); ++dim) {
-    const auto row_dim = dim < class_dim ? dim : dim - 1;
-    if (dim == class_dim || !context.is_cut(0, dim) || context.is_cut(operand, row_dim)) continue;
-    std::vector<at::Tensor> parts;
-    for (const auto& run : context.intervals(0, dim))
-      parts.push_back(tensor.narrow(row_dim, run.offset, run.size));
-    tensor = parts.empty() ? tensor.narrow(row_dim, 0, 0) : at::cat(parts, row_dim);
-  }
-  return tensor;
-}
-
 Part local_part(const KernelContext& context, const std::vector<c10::IValue>& stack, std::size_t base,
                 std::int64_t class_dim, std::int64_t classes) {
   Part part;
   part.runs = detail::class_runs(context.intervals(0, class_dim), classes);
-  part.target = of_local_rows(context, 1, stack[base + 1].toTensor(), class_dim);
-  part.weight = optional_tensor(stack[base + 2]);
+  part.target = detail::of_local_rows(context, 1, stack[base + 1].toTensor(), class_dim);
+  part.weight = detail::optional_tensor(stack[base + 2]);
   part.weight_is_stored = part.weight.defined() && context.is_cut(2, 0);
   part.all_reduce = [&context, class_dim](at::Tensor& tensor, ReduceOp op) {
     const std::int64_t dims[] = {class_dim};
@@ -140,7 +122,7 @@ void local_gradient(const KernelContext& context, std::vector<c10::IValue>& stac
   const auto base = stack.size() - 11;
   const auto class_dim = stack[base + 6].toInt();
   const auto terms = terms_of(stack, base + 6);
-  const auto coefficient = of_local_rows(context, 3, stack[base + 3].toTensor(), class_dim);
+  const auto coefficient = detail::of_local_rows(context, 3, stack[base + 3].toTensor(), class_dim);
   const auto result =
       gradient_of_part(stack[base].toTensor(), local_part(context, stack, base, class_dim, terms.classes),
                        coefficient, stack[base + 4].toTensor(), stack[base + 5].toTensor(), class_dim, terms);
@@ -174,6 +156,20 @@ std::optional<Rule> gradient_rule(const OperatorCall& call) {
 }
 
 }  // namespace
+
+at::Tensor detail::of_local_rows(const KernelContext& context, std::size_t operand, at::Tensor tensor,
+                                 std::int64_t class_dim) {
+  if (tensor.dim() == 0) return tensor;
+  for (std::int64_t dim = 0; dim < context.operands[0].ndim(); ++dim) {
+    const auto row_dim = dim < class_dim ? dim : dim - 1;
+    if (dim == class_dim || !context.is_cut(0, dim) || context.is_cut(operand, row_dim)) continue;
+    std::vector<at::Tensor> parts;
+    for (const auto& run : context.intervals(0, dim))
+      parts.push_back(tensor.narrow(row_dim, run.offset, run.size));
+    tensor = parts.empty() ? tensor.narrow(row_dim, 0, 0) : at::cat(parts, row_dim);
+  }
+  return tensor;
+}
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> detail::cross_entropy_rows(
     const at::Tensor& logits, const at::Tensor& target, const std::optional<at::Tensor>& weight,

@@ -38,6 +38,7 @@ void fill() {
   detail::add_classification_loss_rules();
   detail::add_ctc_loss_rules();
   detail::add_cross_entropy_rules();
+  detail::add_linear_cross_entropy_rules();
   detail::add_embedding_rules();
   detail::add_attention_rules();
   detail::add_join_split_rules();

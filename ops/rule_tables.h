@@ -26,6 +26,7 @@ void add_loss_rules();           // loss.cpp: mse_loss, huber_loss, ...
 void add_classification_loss_rules();  // classification_loss.cpp: nll_loss
 void add_ctc_loss_rules();       // ctc_loss.cpp
 void add_cross_entropy_rules();  // cross_entropy.cpp: cross entropy from logits, fused
+void add_linear_cross_entropy_rules();  // linear_cross_entropy.cpp: a head and its loss
 void add_embedding_rules();      // embedding.cpp
 void add_attention_rules();      // attention.cpp
 void add_join_split_rules();     // join_split.cpp: cat, stack, split, slice, select

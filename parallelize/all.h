@@ -4,5 +4,7 @@
 #include "dtensor/all.h"
 #include "parallelize/clip_grad_norm.h"
 #include "parallelize/gradient_synchronization.h"
+#include "parallelize/linear_cross_entropy.h"
 #include "parallelize/parallelize_module.h"
 #include "parallelize/plan.h"
+#include "parallelize/vocab_parallel_cross_entropy.h"

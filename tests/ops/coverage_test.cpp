@@ -17,6 +17,9 @@ const std::map<std::string, std::string> exceptions = {
     {"aten::_fused_rms_norm",
      "has no kernel for the CPU and decomposes; normalization_test has samples of rms_norm"},
     {"aten::_fused_rms_norm_backward", "as _fused_rms_norm"},
+    {"dtensor::linear_cross_entropy_rows",
+     "no operator of LibTorch means it; parallelize/linear_cross_entropy_test compares it with two that do"},
+    {"dtensor::linear_cross_entropy_gradient", "as linear_cross_entropy_rows"},
 };
 
 TEST_CASE("every rule has a sample") {
