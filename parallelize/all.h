@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dtensor/all.h"
+#include "parallelize/broadcast_data.h"
 #include "parallelize/clip_grad_norm.h"
 #include "parallelize/gradient_synchronization.h"
 #include "parallelize/linear_cross_entropy.h"
