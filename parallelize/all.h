@@ -8,4 +8,6 @@
 #include "parallelize/linear_cross_entropy.h"
 #include "parallelize/parallelize_module.h"
 #include "parallelize/plan.h"
+#include "parallelize/plan_check.h"
+#include "parallelize/points.h"
 #include "parallelize/vocab_parallel_cross_entropy.h"

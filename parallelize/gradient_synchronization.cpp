@@ -223,6 +223,10 @@ void install_gradient_synchronization(torch::nn::Module& module, const std::vect
   mesh.world().slot<Synchronizers>().by_module[&module] = std::move(synchronizer);
 }
 
+void remove_gradient_synchronization(torch::nn::Module& module, World& world) {
+  world.slot<Synchronizers>().by_module.erase(&module);
+}
+
 }  // namespace detail
 
 struct NoGradientSync::State {

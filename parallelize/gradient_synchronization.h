@@ -37,6 +37,8 @@ namespace detail {
 // had a gradient, so that parameters used by nobody keep none.
 void install_gradient_synchronization(torch::nn::Module& module, const std::vector<at::Tensor>& parameters,
                                       const DeviceMesh& mesh, const std::optional<DataParallel>& data_parallel);
+// The hooks stay at the parameters and do nothing any more.
+void remove_gradient_synchronization(torch::nn::Module& module, World& world);
 }  // namespace detail
 
 }  // namespace dtensor

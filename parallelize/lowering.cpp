@@ -1,251 +1,264 @@
 #include "parallelize/lowering.h"
 
-#include "dtensor/dtensor.h"
-#include "parallelize/did_you_mean.h"
+#include "parallelize/fault_collector.h"
+#include "parallelize/layout_flow.h"
+#include "parallelize/rule_assignment.h"
+#include "parallelize/size_checks.h"
+#include "parallelize/style_lowering.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace dtensor::detail {
 namespace {
 
-// The stock module types that styles know, by what their forward reads.
-struct KnownModule {
-  enum class Kind { linear, embedding, norm, no_parameters, other } kind = Kind::other;
-  at::Tensor weight, bias;  // the typed members, which are what forward reads
-};
-
-KnownModule classify(torch::nn::Module& module) {
-  using Kind = KnownModule::Kind;
-  if (auto* linear = module.as<torch::nn::LinearImpl>()) return {Kind::linear, linear->weight, linear->bias};
-  if (auto* embedding = module.as<torch::nn::EmbeddingImpl>()) return {Kind::embedding, embedding->weight, {}};
-  if (auto* norm = module.as<torch::nn::LayerNormImpl>()) return {Kind::norm, norm->weight, norm->bias};
-  if (module.parameters(true).empty()) return {Kind::no_parameters, {}, {}};
-  // A norm of the user's own: vectors named weight and bias.
-  at::Tensor weight, bias;
-  bool vectors = true;
-  for (const auto& parameter : module.named_parameters(false)) {
-    vectors = vectors && parameter.value().dim() == 1;
-    if (parameter.key() == "weight") weight = parameter.value();
-    if (parameter.key() == "bias") bias = parameter.value();
-  }
-  if (vectors && weight.defined() && module.children().empty()) return {Kind::norm, weight, bias};
-  return {};
-}
-
-const char* name_of(StyleKind kind) {
-  switch (kind) {
-    case StyleKind::colwise: return "colwise";
-    case StyleKind::rowwise: return "rowwise";
-    case StyleKind::sequence_parallel: return "sequence_parallel";
-  }
-  return "?";
-}
-
 class Lowering {
  public:
-  Lowering(torch::nn::Module& module, const MeshLayout& mesh, const ParallelPlan& plan, const ApplyOptions& options)
-      : module_(module), mesh_(mesh), plan_(plan), options_(options), tp_(mesh.find_dim(plan.tensor_parallel_dim)) {}
+  Lowering(const ModuleDescription& module, const PlanMesh& mesh, const ParallelPlan& plan,
+           const ModelFacts& facts, const std::vector<bool>& broken)
+      : module_(module), mesh_(mesh), plan_(plan), facts_(facts), broken_(broken), faults_(plan) {
+    const auto at = std::find(mesh.names.begin(), mesh.names.end(), plan.tensor_parallel_dim);
+    has_tp_ = at != mesh.names.end();
+    if (!has_tp_) return;
+    tp_ = static_cast<int>(at - mesh.names.begin());
+    ranks_ = mesh.shape[static_cast<std::size_t>(tp_)];
+  }
 
   LoweredPlan run() {
-    collect();
-    check_mesh();
-    if (!plan_.rules.empty() && !tp_)
-      fault("the rules speak of mesh dimension \"{}\", but the mesh {} has none of that name", plan_.tensor_parallel_dim,
-            mesh_.to_string());
-    else
-      apply_rules();
+    for (const auto& tensor : module_.tensors)
+      result_.tensors.push_back(
+          {tensor, Placements(std::max(mesh_.names.size(), std::size_t{1}), Replicate()), {}, {}});
+    result_.notes = module_.notes;
+    check_applied();
+    auto rules = assign_rules(module_, plan_, broken_);
+    result_.faults.insert(result_.faults.end(), rules.faults.begin(), rules.faults.end());
+    usable_.assign(module_.modules.size(), false);
+    for (std::size_t i = 0; i < module_.modules.size(); ++i)
+      if (rules.rule_of[i] && !is_broken(*rules.rule_of[i])) usable_[i] = apply(i, *rules.rule_of[i]);
+    check_coverage(rules);
+    faults_.take(result_.faults);
+    check_layouts(module_, plan_, rules, usable_, faults_);
+    check_facts(rules);
+    faults_.take(result_.faults);
     return std::move(result_);
   }
 
  private:
-  template <typename... Arguments>
-  void fault(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-    result_.faults.push_back(fmt::format(text, std::forward<Arguments>(arguments)...));
+  bool is_broken(std::size_t rule) const { return rule < broken_.size() && broken_[rule]; }
+
+  void check_applied() {
+    for (const auto& tensor : module_.tensors) {
+      if (!tensor.is_dtensor) continue;
+      PlanFault fault;
+      fault.kind = FaultKind::applied_twice;
+      fault.asked = "a second application";
+      fault.nearest = "unparallelize(module) first";
+      faults_.add(std::move(fault),
+                  fmt::format("\"{}\" is a DTensor already: the module was parallelised before, and a "
+                              "plan is applied once",
+                              tensor.name));
+      return faults_.take(result_.faults);
+    }
   }
 
-  // All parameters and buffers once, whole on every mesh dimension until a rule says otherwise.
-  void collect() {
-    const auto add = [&](const std::string& name, const at::Tensor& tensor, bool buffer) {
-      if (!tensor.defined()) return;
-      if (is_dtensor(tensor)) {
-        if (result_.faults.empty())
-          fault("\"{}\" is a DTensor already: the module was parallelised before, and a plan is applied once", name);
-        return;
-      }
-      if (LoweredTensor* same = find(tensor)) {
-        same->aliases.push_back(name);
-        if (!same->tensor.is_same(tensor)) same->members.push_back(tensor);
-        return;
-      }
-      LoweredTensor entry;
-      entry.tensor = tensor;
-      entry.name = name;
-      entry.buffer = buffer;
-      entry.placements.assign(static_cast<std::size_t>(mesh_.ndim()), Replicate());
-      result_.tensors.push_back(std::move(entry));
+  // Returns whether the module's layouts are those of its style.
+  bool apply(std::size_t index, std::size_t rule) {
+    const auto& module = module_.modules[index];
+    const Style& style = plan_.rules[rule].style;
+    if (!suits(style.kind, module.kind)) {
+      auto fault = about(FaultKind::unsuitable, rule, module);
+      fault.asked = to_string(style.kind);
+      fault.nearest = nearest_style(module.kind);
+      faults_.add(std::move(fault), fmt::format("style {} does not suit this type of module ({})",
+                                                to_string(style.kind), suited_modules(style.kind)));
+      return false;
+    }
+    const bool prepares = style.desired_input || style.desired_output;
+    if (prepares && !module.weight) return prepare(index, rule);
+    if (module.unregistered_weight) {
+      auto fault = about(FaultKind::unreachable, rule, module);
+      fault.nearest = "register the tensor with register_parameter";
+      faults_.add(std::move(fault), "its weight is no registered parameter of the module tree");
+      return false;
+    }
+    if (!check_sizes({plan_, module_, facts_, ranks_}, rule, module, faults_)) return false;
+    std::vector<std::int64_t> parts;
+    if (style.kind == StyleKind::packed_colwise || style.kind == StyleKind::packed_rowwise)
+      parts = packed_parts(style, weight_sizes(module)[style.kind == StyleKind::packed_colwise ? 0 : 1]);
+    const auto lowered = lower_style(style, module.kind, parts, tp_);
+    const bool placed = place(module.weight, lowered.weight, rule, module, lowered.wish);
+    return place(module.bias, lowered.bias, rule, module, {}) && placed;
+  }
+
+  static const char* nearest_style(ModuleKind kind) {
+    switch (kind) {
+      case ModuleKind::linear:
+        return "colwise, rowwise or replicate";
+      case ModuleKind::embedding:
+        return "embedding_rowwise, embedding_colwise or replicate";
+      case ModuleKind::norm:
+        return "sequence_parallel or replicate";
+      case ModuleKind::no_parameters:
+        return "sequence_parallel";
+      case ModuleKind::other:
+        return "rules for its children, replicate, or prepare_input_output";
+    }
+    return "";
+  }
+
+  bool prepare(std::size_t index, std::size_t rule) {
+    const auto& module = module_.modules[index];
+    const Style& style = plan_.rules[rule].style;
+    LoweredPoint lowered{index, false, {}};
+    std::vector<std::string> missing;
+    const auto point = [&](const char* name, const std::optional<Placement>& comes,
+                           const std::optional<Placement>& desired) {
+      if (!desired) return;
+      lowered.points.push_back({name, comes, *desired});
+      if (std::find(module.points.begin(), module.points.end(), name) == module.points.end())
+        missing.emplace_back(name);
     };
-    for (const auto& parameter : module_.named_parameters(true)) add(parameter.key(), parameter.value(), false);
-    for (const auto& buffer : module_.named_buffers(true)) add(buffer.key(), buffer.value(), true);
+    point("input", style.input, style.desired_input);
+    point("output", style.output, style.desired_output);
+    lowered.by_sequential = !missing.empty() && module.in_sequential;
+    if (!missing.empty() && !lowered.by_sequential) {
+      auto fault = about(FaultKind::unreachable, rule, module);
+      fault.asked = to_string(style.kind);
+      const auto call = [](const std::string& name) {
+        return fmt::format("x = dtensor::constrain(*this, \"{}\", x);", name);
+      };
+      std::string calls;
+      for (const auto& name : missing) calls += (calls.empty() ? "" : " and ") + call(name);
+      fault.nearest = fmt::format(
+          "add {} to its forward and dtensor::declare_points(*this, {{\"{}\"}}); to its constructor", calls,
+          fmt::join(missing, "\", \""));
+      faults_.add(std::move(fault), "no style reaches the forward of a module of this type");
+      return false;
+    }
+    result_.points.push_back(std::move(lowered));
+    return true;
   }
 
-  // Tied: the same tensor, or another handle on the same memory.
-  LoweredTensor* find(const at::Tensor& tensor) {
-    for (auto& entry : result_.tensors) {
-      if (entry.tensor.is_same(tensor)) return &entry;
-      if (tensor.numel() > 0 && entry.tensor.has_storage() && tensor.has_storage() &&
-          entry.tensor.is_alias_of(tensor) && entry.tensor.data_ptr() == tensor.data_ptr() &&
-          entry.tensor.sizes() == tensor.sizes())
-        return &entry;
-    }
-    return nullptr;
-  }
-
-  void check_mesh() {
-    if (plan_.mesh) {
-      if (plan_.mesh->names != mesh_.names())
-        fault("the plan's mesh has dimensions [{}], the mesh given has [{}]", fmt::join(plan_.mesh->names, ", "),
-              fmt::join(mesh_.names(), ", "));
-      else
-        for (std::size_t i = 0; i < plan_.mesh->shape.size(); ++i)
-          if (plan_.mesh->shape[i] != -1 && plan_.mesh->shape[i] != mesh_.shape()[i])
-            fault("mesh dimension \"{}\" has size {} in the plan and {} in the mesh given", plan_.mesh->names[i],
-                  plan_.mesh->shape[i], mesh_.shape()[i]);
-    }
-    if (plan_.data_parallel && !mesh_.find_dim(plan_.data_parallel->dim))
-      fault("data_parallel speaks of mesh dimension \"{}\", but the mesh {} has none of that name",
-            plan_.data_parallel->dim, mesh_.to_string());
-  }
-
-  void apply_rules() {
-    std::vector<std::string> paths;
-    std::map<std::string, std::size_t> taken;  // module path -> rule
-    const auto modules = module_.named_modules("", false);
-    for (const auto& item : modules) paths.push_back(item.key());
-    for (std::size_t i = 0; i < plan_.rules.size(); ++i) {
-      const PlanRule& rule = plan_.rules[i];
-      bool matched = false;
-      for (const auto& item : modules) {
-        if (item.key().empty() || !matches(rule.match, item.key())) continue;
-        matched = true;
-        if (auto [place, fresh] = taken.emplace(item.key(), i); !fresh) {
-          fault("module \"{}\" is matched by rule {} (\"{}\") and rule {} (\"{}\"): each module takes one", item.key(),
-                place->second + 1, plan_.rules[place->second].match, i + 1, rule.match);
-          continue;
-        }
-        apply(rule, i, item.key(), *item.value());
-      }
-      if (!matched)
-        fault("rule {} (\"{}\") matches no module{}", i + 1, rule.match, did_you_mean(rule.match, paths));
-    }
-  }
-
-  void apply(const PlanRule& rule, std::size_t index, const std::string& path, torch::nn::Module& module) {
-    const auto known = classify(module);
-    using Kind = KnownModule::Kind;
-    const bool suits = rule.style.kind == StyleKind::sequence_parallel
-                           ? known.kind == Kind::norm || known.kind == Kind::no_parameters
-                           : known.kind == Kind::linear || known.kind == Kind::embedding;
-    if (!suits) {
-      fault("rule {} (\"{}\"): style {} does not suit module \"{}\" of type {} ({})", index + 1, rule.match,
-            name_of(rule.style.kind), path, module.name(),
-            rule.style.kind == StyleKind::sequence_parallel ? "it suits norms and modules without parameters"
-                                                            : "it suits Linear and Embedding");
-      return;
-    }
-    check_heads(rule, path, module);
-    const int tp = *tp_;
-    const auto on_tp = [tp](const Placement& placement) { return std::vector<WishedPlacement>{{tp, placement}}; };
-    const auto output = [&](std::optional<Placement> standard) {
-      const auto& wanted = rule.style.output ? rule.style.output : standard;
-      return wanted ? on_tp(*wanted) : std::vector<WishedPlacement>{};
-    };
-    switch (rule.style.kind) {
-      case StyleKind::colwise:
-        if (known.kind == Kind::linear) {
-          place(known.weight, Shard(0), rule, path, Wish{WishFamily::matmul, on_tp(Replicate()), output({}), true});
-          place(known.bias, Shard(0), rule, path, {});
-        } else {
-          place(known.weight, Shard(1), rule, path, Wish{WishFamily::embedding, on_tp(Replicate()), output({}), false});
-        }
-        break;
-      case StyleKind::rowwise:
-        if (known.kind == Kind::linear) {
-          place(known.weight, Shard(1), rule, path, Wish{WishFamily::matmul, on_tp(Shard(-1)), output(Replicate()), false});
-          place(known.bias, Replicate(), rule, path, {});
-        } else {
-          place(known.weight, Shard(0), rule, path,
-                Wish{WishFamily::embedding, on_tp(Replicate()), output(Replicate()), false});
-        }
-        break;
-      case StyleKind::sequence_parallel:
-        place(known.weight, Replicate(), rule, path,
-              Wish{WishFamily::norm, on_tp(rule.style.input.value_or(Shard(rule.style.sequence_dim))), output({}), false});
-        place(known.bias, Replicate(), rule, path, {});
-        break;
-    }
-  }
-
-  // Gives a typed member's tensor its placement and wish. A member rebound by assignment (b->weight = a->weight) is found
-  // by its memory; the registered slot that nobody reads then stays Replicate and is reported.
-  void place(const at::Tensor& tensor, const Placement& placement, const PlanRule& rule, const std::string& path,
-             std::optional<Wish> wish) {
-    if (!tensor.defined()) return;
-    LoweredTensor* entry = find(tensor);
-    if (!entry) {
-      fault("module \"{}\": its weight is no registered parameter of the module tree", path);
-      return;
-    }
-    const bool owner = entry->name.rfind(path + ".", 0) == 0 ||
-                       std::any_of(entry->aliases.begin(), entry->aliases.end(),
-                                   [&](const std::string& alias) { return alias.rfind(path + ".", 0) == 0; });
-    if (!owner) {
-      entry->aliases.push_back(path);
-      result_.notes.push_back(fmt::format(
-          "module \"{}\" reads \"{}\" (tied by assignment); its own registered parameter is read by nobody", path, entry->name));
-    }
-    if (!entry->tensor.is_same(tensor) &&
-        std::none_of(entry->members.begin(), entry->members.end(), [&](const at::Tensor& m) { return m.is_same(tensor); }))
-      entry->members.push_back(tensor);
-    auto& place = entry->placements[static_cast<std::size_t>(*tp_)];
-    if (!entry->rule.empty() && place != placement) {
-      fault("tied parameter \"{}\" is placed {} by rule \"{}\" and {} by rule \"{}\" (module \"{}\"): it has one placement",
-            entry->name, place.to_string(), entry->rule, placement.to_string(), rule.match, path);
-      return;
+  bool place(const std::optional<std::size_t>& tensor, const Placement& placement, std::size_t rule,
+             const DescribedModule& module, const std::optional<Wish>& wish) {
+    if (!tensor) return true;
+    auto& entry = result_.tensors[*tensor];
+    auto& place = entry.placements[static_cast<std::size_t>(tp_)];
+    if (entry.rule && place != placement) {
+      auto fault = about(FaultKind::tied, rule, module);
+      const auto& first = plan_.rules[*entry.rule];
+      fault.asked = fmt::format("{} for \"{}\"", placement.to_string(), entry.source.name);
+      fault.nearest = fmt::format(
+          "{} by both (embedding_rowwise and a colwise head place a tied weight alike)", place.to_string());
+      faults_.add(
+          std::move(fault),
+          fmt::format("tied parameter \"{}\" is placed {} by rule {} (\"{}\", {}): it has one placement",
+                      entry.source.name, place.to_string(), *entry.rule + 1, first.match,
+                      to_string(first.style.kind)));
+      return false;
     }
     place = placement;
-    if (entry->rule.empty()) entry->rule = rule.match;
-    if (wish) entry->wishes.push_back(std::move(*wish));
+    if (!entry.rule) entry.rule = rule;
+    const auto same = [&](const Wish& known) { return known.family == wish->family; };
+    if (wish && std::none_of(entry.wishes.begin(), entry.wishes.end(), same)) entry.wishes.push_back(*wish);
+    return true;
   }
 
-  void check_heads(const PlanRule& rule, const std::string& path, torch::nn::Module& module) {
-    if (rule.style.kind == StyleKind::sequence_parallel) return;
-    const auto ranks = mesh_.size(*tp_);
-    for (const auto& [pattern, heads] : options_.heads)
-      if (matches(pattern, path) && heads % ranks != 0)
-        fault("module \"{}\" ({}): {} attention heads do not divide by {} ranks along \"{}\", so some rank would hold part "
-              "of a head. Choose a tensor-parallel size that divides {} (or a model whose head count is a multiple of {})",
-              path, module.name(), heads, ranks, plan_.tensor_parallel_dim, heads, ranks);
+  // A Linear under a module that a rule keeps whole is covered by that rule.
+  void check_coverage(const RuleAssignment& rules) {
+    if (plan_.uncovered != Uncovered::error) return;
+    bool cut = false;
+    std::unordered_set<std::string> whole;
+    for (std::size_t i = 0; i < module_.modules.size(); ++i) {
+      if (!rules.rule_of[i]) continue;
+      const auto kind = plan_.rules[*rules.rule_of[i]].style.kind;
+      if (is_broken(*rules.rule_of[i]) || kind == StyleKind::replicate)
+        whole.insert(module_.modules[i].path);
+      else
+        cut = cut || (module_.modules[i].kind == ModuleKind::linear && cuts(kind));
+    }
+    if (!cut) return;
+    for (std::size_t i = 0; i < module_.modules.size(); ++i) {
+      const auto& module = module_.modules[i];
+      if (module.kind != ModuleKind::linear || rules.rule_of[i]) continue;
+      bool covered = false;
+      for (auto dot = module.path.rfind('.'); dot != std::string::npos && !covered && dot > 0;
+           dot = module.path.rfind('.', dot - 1))
+        covered = whole.count(module.path.substr(0, dot)) > 0;
+      if (covered) continue;
+      auto fault = faults_.about(FaultKind::uncovered, std::nullopt, &module, module_);
+      fault.nearest = "a rule with style replicate, or \"uncovered\": \"replicate\" for all";
+      faults_.add(std::move(fault),
+                  "no rule names this Linear while others are cut, so every rank would hold it whole");
+    }
   }
 
-  torch::nn::Module& module_;
-  const MeshLayout& mesh_;
+  void check_facts(const RuleAssignment& rules) {
+    if (facts_.sequence && leaves_empty(*facts_.sequence, ranks_)) {
+      for (std::size_t rule = 0; rule < plan_.rules.size(); ++rule) {
+        if (is_broken(rule) || rules.modules_of[rule].empty() ||
+            plan_.rules[rule].style.kind != StyleKind::sequence_parallel)
+          continue;
+        auto fault = faults_.about(FaultKind::sequence, rule,
+                                   &module_.modules[rules.modules_of[rule].front()], module_);
+        add_size_fault(std::move(fault), plan_.tensor_parallel_dim, ranks_, *facts_.sequence, "positions");
+        break;  // one length for the whole plan
+      }
+    }
+    if (!facts_.batch || !plan_.data_parallel) return;
+    const auto at = std::find(mesh_.names.begin(), mesh_.names.end(), plan_.data_parallel->dim);
+    if (at == mesh_.names.end()) return;
+    const auto dp = mesh_.shape[static_cast<std::size_t>(at - mesh_.names.begin())];
+    if (!leaves_empty(*facts_.batch, dp)) return;
+    PlanFault fault;
+    fault.kind = FaultKind::batch;
+    add_size_fault(std::move(fault), plan_.data_parallel->dim, dp, *facts_.batch, "samples");
+  }
+
+  void add_size_fault(PlanFault fault, const std::string& dim, std::int64_t ranks, std::int64_t size,
+                      const char* what) {
+    fault.mesh_dim = dim;
+    fault.mesh_dim_size = ranks;
+    fault.asked = fmt::format("{} {}", size, what);
+    fault.nearest = fmt::format(
+        "{}, or {} {}", nearest_ranks(ranks, size, [&](std::int64_t k) { return !leaves_empty(size, k); }),
+        ranks, what);
+    faults_.add(std::move(fault),
+                fmt::format("{} {} over {} ranks leave a rank with none", size, what, ranks));
+  }
+
+  const std::vector<std::int64_t>& weight_sizes(const DescribedModule& module) const {
+    return module_.tensors[*module.weight].sizes;
+  }
+  PlanFault about(FaultKind kind, std::size_t rule, const DescribedModule& module) const {
+    auto fault = faults_.about(kind, rule, &module, module_);
+    fault.mesh_dim = has_tp_ ? plan_.tensor_parallel_dim : "";
+    fault.mesh_dim_size = has_tp_ ? ranks_ : 0;
+    return fault;
+  }
+
+  const ModuleDescription& module_;
+  const PlanMesh& mesh_;
   const ParallelPlan& plan_;
-  const ApplyOptions& options_;
-  std::optional<int> tp_;
+  const ModelFacts& facts_;
+  const std::vector<bool>& broken_;
+  FaultCollector faults_;
+  // A mesh without the tensor-parallel dimension is a fault told by others; the check goes on as on one rank.
+  bool has_tp_ = false;
+  int tp_ = 0;
+  std::int64_t ranks_ = 1;
+  std::vector<bool> usable_;  // per module
   LoweredPlan result_;
 };
 
 }  // namespace
 
-LoweredPlan lower(torch::nn::Module& module, const MeshLayout& mesh, const ParallelPlan& plan, const ApplyOptions& options) {
-  return Lowering(module, mesh, plan, options).run();
+LoweredPlan lower(const ModuleDescription& module, const PlanMesh& mesh, const ParallelPlan& plan,
+                  const ModelFacts& facts, const std::vector<bool>& broken) {
+  return Lowering(module, mesh, plan, facts, broken).run();
 }
 
 }  // namespace dtensor::detail

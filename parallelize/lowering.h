@@ -1,36 +1,43 @@
-// Lowering: from rules over module paths to placements and wishes of single tensors. No communication.
+// Lowering: from rules over module paths to placements and wishes of single tensors, and what is wrong with the plan on
+// the way. No communication, no tensor is read: a module's description and the sizes of the mesh are all it needs.
 #pragma once
 
-#include "comm/device_mesh.h"
 #include "dtensor/wish.h"
-#include "parallelize/parallelize_module.h"
+#include "parallelize/module_description.h"
+#include "parallelize/plan_check.h"
+#include "parallelize/plan_fault.h"
+#include "parallelize/points.h"
 
-#include <torch/nn/module.h>
-
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace dtensor::detail {
 
-// One tensor of the module with everything the plan says about it. Tied parameters are one.
+// One tensor of the module with everything the plan says about it.
 struct LoweredTensor {
-  at::Tensor tensor;                 // the registered one
-  std::vector<at::Tensor> members;   // other handles to convert alike: typed members rebound by assignment
-  std::string name;
-  std::vector<std::string> aliases;
-  Placements placements;             // on the whole mesh
+  DescribedTensor source;
+  Placements placements;  // on the whole mesh
   std::vector<Wish> wishes;
-  std::string rule;
-  bool buffer = false;
+  std::optional<std::size_t> rule;  // that places it
+};
+
+// A module whose input or output is brought somewhere without a parameter to leave the wish at.
+struct LoweredPoint {
+  std::size_t module;  // index in the description
+  bool by_sequential;  // through its Sequential, not by constrain
+  std::vector<PreparedPoint> points;
 };
 
 struct LoweredPlan {
   std::vector<LoweredTensor> tensors;
+  std::vector<LoweredPoint> points;
   std::vector<std::string> notes;
-  std::vector<std::string> faults;
+  std::vector<PlanFault> faults;
 };
 
-// Every parameter and buffer of the module, in registration order. Faults are collected, not thrown.
-LoweredPlan lower(torch::nn::Module& module, const MeshLayout& mesh, const ParallelPlan& plan, const ApplyOptions& options);
+// `broken`: rules whose style is not to be looked at (ReadPlan); empty = none.
+LoweredPlan lower(const ModuleDescription& module, const PlanMesh& mesh, const ParallelPlan& plan,
+                  const ModelFacts& facts, const std::vector<bool>& broken = {});
 
 }  // namespace dtensor::detail

@@ -2,8 +2,10 @@
 
 #include "dtensor/dtensor.h"
 #include "dtensor/meta.h"
+#include "parallelize/did_you_mean.h"
 #include "parallelize/gradient_synchronization.h"
 #include "parallelize/lowering.h"
+#include "parallelize/plan_agreement.h"
 #include "placements/error.h"
 #include "placements/shard_math.h"
 
@@ -18,39 +20,84 @@
 namespace dtensor {
 namespace {
 
-AppliedTensor describe(const detail::LoweredTensor& entry) {
-  const auto& data = detail::meta(entry.tensor);
+AppliedTensor describe_applied(const detail::LoweredTensor& entry, const ParallelPlan& plan) {
+  const auto& data = detail::meta(entry.source.tensor);
   AppliedTensor applied;
-  applied.name = entry.name;
-  applied.aliases = entry.aliases;
-  applied.sizes = entry.tensor.sizes().vec();
+  applied.name = entry.source.name;
+  applied.aliases = entry.source.aliases;
+  applied.sizes = entry.source.sizes;
   applied.local_sizes = data.local.sizes().vec();
   applied.placements = data.layout->placements();
-  applied.bytes = entry.tensor.numel() * static_cast<std::int64_t>(entry.tensor.element_size());
+  applied.bytes = entry.source.tensor.numel() * entry.source.element_size;
   applied.local_bytes = static_cast<std::int64_t>(data.local.nbytes());
-  applied.rule = entry.rule;
-  applied.buffer = entry.buffer;
+  if (entry.rule) applied.rule = plan.rules[*entry.rule].match;
+  applied.buffer = entry.source.buffer;
   return applied;
 }
 
-// `set_data` turns the parameter into a DTensor in place: the typed member, the registered slot and the optimizer see it
-// at once. Its gradient, if there is one, is placed alike.
+// `set_data` turns the parameter into a DTensor in place: the typed member, the registered slot and the optimizer see
+// it at once. Its gradient, if there is one, is placed alike.
 void convert(detail::LoweredTensor& entry, const DeviceMesh& mesh, const ApplyOptions& options) {
-  const auto placed = distribute_tensor(entry.tensor.detach(), mesh, entry.placements, {options.source});
+  at::Tensor& tensor = entry.source.tensor;
+  const auto placed = distribute_tensor(tensor.detach(), mesh, entry.placements, {options.source});
   if (!entry.wishes.empty())
     detail::meta(placed).wishes = std::make_shared<const std::vector<Wish>>(entry.wishes);
-  at::Tensor gradient = entry.tensor.grad();
-  entry.tensor.mutable_grad() = at::Tensor();
-  entry.tensor.set_data(placed);
+  at::Tensor gradient = tensor.grad();
+  tensor.mutable_grad() = at::Tensor();
+  tensor.set_data(placed);
   if (gradient.defined())
-    entry.tensor.mutable_grad() = distribute_tensor(gradient.detach(), mesh, entry.placements, {options.source});
-  for (auto& member : entry.members) member.set_data(placed);
+    tensor.mutable_grad() = distribute_tensor(gradient.detach(), mesh, entry.placements, {options.source});
+  for (auto& member : entry.source.members) member.set_data(placed);
+}
+
+void prepare(const detail::LoweredPoint& point, const ModuleDescription& description, const DeviceMesh& mesh,
+             const ParallelPlan& plan) {
+  const auto& module = description.modules[point.module];
+  const int tp = mesh.layout().dim(plan.tensor_parallel_dim);
+  if (point.by_sequential)
+    detail::prepare_child(*module.parent, *module.module, mesh, tp, point.points);
+  else
+    detail::prepare_points(*module.module, mesh, tp, point.points);
+}
+
+// The plan's mesh and dimensions against the mesh given.
+std::vector<PlanFault> mesh_faults(const ParallelPlan& plan, const MeshLayout& mesh) {
+  std::vector<PlanFault> faults;
+  const auto fault = [&](std::string asked, std::string nearest, const std::string& problem) {
+    PlanFault found;
+    found.kind = FaultKind::mesh;
+    found.asked = std::move(asked);
+    found.nearest = std::move(nearest);
+    faults.push_back(detail::worded(std::move(found), problem));
+  };
+  if (plan.mesh && plan.mesh->names != mesh.names())
+    fault(fmt::format("mesh [{}]", fmt::join(plan.mesh->names, ", ")),
+          fmt::format("mesh [{}]", fmt::join(mesh.names(), ", ")),
+          fmt::format("the plan's mesh has dimensions [{}], the mesh given has [{}]",
+                      fmt::join(plan.mesh->names, ", "), fmt::join(mesh.names(), ", ")));
+  else if (plan.mesh)
+    for (std::size_t i = 0; i < plan.mesh->shape.size(); ++i)
+      if (plan.mesh->shape[i] != -1 && plan.mesh->shape[i] != mesh.shape()[i])
+        fault(fmt::format("size {}", plan.mesh->shape[i]), fmt::format("size {}, or -1", mesh.shape()[i]),
+              fmt::format("mesh dimension \"{}\" has size {} in the plan and {} in the mesh given",
+                          plan.mesh->names[i], plan.mesh->shape[i], mesh.shape()[i]));
+  const auto unknown = [&](const char* who, const std::string& dim) {
+    fault("mesh dimension \"" + dim + "\"", detail::nearest(dim, mesh.names()),
+          fmt::format("{} of mesh dimension \"{}\", but the mesh {} has none of that name", who, dim,
+                      mesh.to_string()));
+  };
+  if (!plan.rules.empty() && !mesh.find_dim(plan.tensor_parallel_dim))
+    unknown("the rules speak", plan.tensor_parallel_dim);
+  if (plan.data_parallel && !mesh.find_dim(plan.data_parallel->dim))
+    unknown("data_parallel speaks", plan.data_parallel->dim);
+  return faults;
 }
 
 }  // namespace
 
 DeviceMesh make_mesh(const ParallelPlan& plan, World& world, c10::DeviceType device_type) {
-  if (!plan.mesh) throw PlanError({"the plan has no \"mesh\": add one, or pass a mesh of your own to parallelize_module"});
+  if (!plan.mesh)
+    throw PlanError({"the plan has no \"mesh\": add one, or pass a mesh of your own to parallelize_module"});
   auto* former = World::exchange_current(&world);
   struct Restore {
     World* world;
@@ -61,11 +108,12 @@ DeviceMesh make_mesh(const ParallelPlan& plan, World& world, c10::DeviceType dev
     if (size != -1) known *= size;
   const bool open = std::find(plan.mesh->shape.begin(), plan.mesh->shape.end(), -1) != plan.mesh->shape.end();
   if (open ? world.size() % known != 0 : known != world.size())
-    throw MeshError(fmt::format(
-        "the plan's mesh [{}] of shape [{}] needs {}{} ranks, but the world has {}. Start {} ranks, or change the shape (one "
-        "size may be -1: what is left of the world).",
-        fmt::join(plan.mesh->names, ", "), fmt::join(plan.mesh->shape, ", "), open ? "a multiple of " : "", known,
-        world.size(), known));
+    throw MeshError(
+        fmt::format("the plan's mesh [{}] of shape [{}] needs {}{} ranks, but the world has {}. Start {} "
+                    "ranks, or change the shape (one "
+                    "size may be -1: what is left of the world).",
+                    fmt::join(plan.mesh->names, ", "), fmt::join(plan.mesh->shape, ", "),
+                    open ? "a multiple of " : "", known, world.size(), known));
   return init_device_mesh(device_type, plan.mesh->shape, plan.mesh->names);
 }
 
@@ -73,22 +121,30 @@ DeviceMesh ParallelPlan::make_mesh(World& world) const { return dtensor::make_me
 
 ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
                                ApplyOptions options) {
-  auto lowered = detail::lower(module, mesh.layout(), plan, options);
-  if (!lowered.faults.empty()) throw PlanError(std::move(lowered.faults));
+  const auto description = describe(module);
+  auto faults = mesh_faults(plan, mesh.layout());
+  const PlanMesh sizes{mesh.layout().names(), mesh.layout().shape()};
+  auto lowered = detail::lower(description, sizes, plan,
+                               {options.heads, options.kv_heads, options.sequence, options.batch});
+  faults.insert(faults.end(), lowered.faults.begin(), lowered.faults.end());
+  if (!faults.empty()) throw PlanError(detail::texts(faults));
   if (c10::InferenceMode::is_enabled())
-    throw UnsupportedError("parallelize_module: inference mode is on. Apply the plan outside it: parameters made in inference "
-                           "mode cannot be trained.");
+    throw UnsupportedError(
+        "parallelize_module: inference mode is on. Apply the plan outside it: parameters made in inference "
+        "mode cannot be trained.");
+  detail::check_agreement(plan, description, mesh);
   const at::NoGradGuard no_grad;
   ApplyReport report;
   report.notes = lowered.notes;
   for (auto& entry : lowered.tensors) {
     convert(entry, mesh, options);
-    report.tensors.push_back(describe(entry));
+    report.tensors.push_back(describe_applied(entry, plan));
   }
+  for (const auto& point : lowered.points) prepare(point, description, mesh, plan);
   at::autocast::clear_cache();  // it may hold casts of the former parameters
   std::vector<at::Tensor> parameters;
   for (const auto& entry : lowered.tensors)
-    if (!entry.buffer) parameters.push_back(entry.tensor);
+    if (!entry.source.buffer) parameters.push_back(entry.source.tensor);
   detail::install_gradient_synchronization(module, parameters, mesh, plan.data_parallel);
   Policy policy;
   policy.plain_tensors = PlainTensors::replicate_checked;
@@ -96,35 +152,27 @@ ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh
   return report;
 }
 
-std::int64_t ApplyReport::bytes() const {
-  std::int64_t sum = 0;
-  for (const auto& tensor : tensors) sum += tensor.bytes;
-  return sum;
-}
-std::int64_t ApplyReport::local_bytes() const {
-  std::int64_t sum = 0;
-  for (const auto& tensor : tensors) sum += tensor.local_bytes;
-  return sum;
-}
-std::int64_t ApplyReport::replicated_bytes() const {
-  std::int64_t sum = 0;
-  for (const auto& tensor : tensors)
-    if (tensor.local_bytes == tensor.bytes) sum += tensor.bytes;
-  return sum;
-}
-
-std::string ApplyReport::to_string() const {
-  std::string text = fmt::format("{:<32} {:<16} {:<28} {:<16} {:>12}  {}\n", "tensor", "global", "placements", "this rank",
-                                 "bytes", "rule");
-  for (const auto& tensor : tensors)
-    text += fmt::format("{:<32} {:<16} {:<28} {:<16} {:>12}  {}\n", tensor.name,
-                        fmt::format("[{}]", fmt::join(tensor.sizes, ", ")), dtensor::to_string(tensor.placements),
-                        fmt::format("[{}]", fmt::join(tensor.local_sizes, ", ")), tensor.local_bytes,
-                        tensor.rule.empty() ? "-" : tensor.rule);
-  text += fmt::format("{} bytes of {} on this rank, {} of them held by every rank\n", local_bytes(), bytes(),
-                      replicated_bytes());
-  for (const auto& note : notes) text += "note: " + note + "\n";
-  return text;
+void unparallelize(torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  auto description = describe(module);
+  World* world = nullptr;
+  for (auto& entry : description.tensors) {
+    if (!entry.is_dtensor) continue;
+    const DTensor placed(entry.tensor.detach());
+    if (!world) world = &placed.mesh().world();
+    const auto whole = placed.full_tensor();
+    at::Tensor gradient = entry.tensor.grad();
+    entry.tensor.mutable_grad() = at::Tensor();
+    entry.tensor.set_data(whole);
+    if (gradient.defined())
+      entry.tensor.mutable_grad() =
+          is_dtensor(gradient) ? DTensor(gradient.detach()).full_tensor() : gradient;
+    for (auto& member : entry.members) member.set_data(whole);
+  }
+  if (!world) return;
+  at::autocast::clear_cache();
+  detail::remove_gradient_synchronization(module, *world);
+  detail::forget_points(module, *world);
 }
 
 }  // namespace dtensor

@@ -5,19 +5,96 @@
 #include <algorithm>
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 namespace dtensor {
 
+const char* to_string(StyleKind kind) {
+  switch (kind) {
+    case StyleKind::colwise:
+      return "colwise";
+    case StyleKind::rowwise:
+      return "rowwise";
+    case StyleKind::sequence_parallel:
+      return "sequence_parallel";
+    case StyleKind::replicate:
+      return "replicate";
+    case StyleKind::prepare_input:
+      return "prepare_input";
+    case StyleKind::prepare_output:
+      return "prepare_output";
+    case StyleKind::prepare_input_output:
+      return "prepare_input_output";
+    case StyleKind::packed_colwise:
+      return "packed_colwise";
+    case StyleKind::packed_rowwise:
+      return "packed_rowwise";
+    case StyleKind::embedding_rowwise:
+      return "embedding_rowwise";
+    case StyleKind::embedding_colwise:
+      return "embedding_colwise";
+  }
+  return "?";
+}
+
+namespace {
+
+Style style(StyleKind kind, std::optional<Placement> input = {}, std::optional<Placement> output = {}) {
+  Style result;
+  result.kind = kind;
+  result.input = input;
+  result.output = output;
+  return result;
+}
+
+}  // namespace
+
 Style ColwiseParallel(std::optional<Placement> input, std::optional<Placement> output) {
-  return {StyleKind::colwise, input, output, 1};
+  return style(StyleKind::colwise, input, output);
 }
-
 Style RowwiseParallel(std::optional<Placement> input, std::optional<Placement> output) {
-  return {StyleKind::rowwise, input, output, 1};
+  return style(StyleKind::rowwise, input, output);
 }
-
 Style SequenceParallel(std::int64_t sequence_dim) {
-  return {StyleKind::sequence_parallel, std::nullopt, std::nullopt, sequence_dim};
+  Style result = style(StyleKind::sequence_parallel);
+  result.sequence_dim = sequence_dim;
+  return result;
+}
+Style ReplicateParallel(std::optional<Placement> input, std::optional<Placement> output) {
+  return style(StyleKind::replicate, input, output);
+}
+Style PrepareModuleInput(std::optional<Placement> input, Placement desired) {
+  Style result = style(StyleKind::prepare_input, input);
+  result.desired_input = desired;
+  return result;
+}
+Style PrepareModuleOutput(std::optional<Placement> output, Placement desired) {
+  Style result = style(StyleKind::prepare_output, {}, output);
+  result.desired_output = desired;
+  return result;
+}
+Style PrepareModuleInputOutput(std::optional<Placement> input, Placement desired_input,
+                               std::optional<Placement> output, Placement desired_output) {
+  Style result = style(StyleKind::prepare_input_output, input, output);
+  result.desired_input = desired_input;
+  result.desired_output = desired_output;
+  return result;
+}
+Style PackedColwise(std::vector<std::int64_t> parts, std::optional<Placement> output) {
+  Style result = style(StyleKind::packed_colwise, {}, output);
+  result.parts = std::move(parts);
+  return result;
+}
+Style PackedRowwise(std::vector<std::int64_t> parts, std::optional<Placement> output) {
+  Style result = style(StyleKind::packed_rowwise, {}, output);
+  result.parts = std::move(parts);
+  return result;
+}
+Style EmbeddingRowwise(std::optional<Placement> output) {
+  return style(StyleKind::embedding_rowwise, {}, output);
+}
+Style EmbeddingColwise(std::optional<Placement> output) {
+  return style(StyleKind::embedding_colwise, {}, output);
 }
 
 namespace {
@@ -66,6 +143,17 @@ bool match_from(std::string_view pattern, std::string_view path, bool at_start) 
       const std::string rest(pattern.substr(alternatives.end));
       return std::any_of(alternatives.texts.begin(), alternatives.texts.end(),
                          [&](const std::string& text) { return match_from(text + rest, path, at_start); });
+    }
+    if (pattern.starts_with("**")) {
+      const std::string_view rest = pattern.substr(2);
+      // A whole component: it stands for none (its dot goes too) or several.
+      if (at_start && rest.starts_with('.') && match_from(rest.substr(1), path, true)) return true;
+      const bool whole = at_start && (rest.empty() || rest[0] == '.');
+      for (std::size_t taken = whole ? 1 : 0; taken <= path.size(); ++taken) {
+        const bool starts = taken == 0 ? at_start : path[taken - 1] == '.';
+        if (match_from(rest, path.substr(taken), starts)) return true;
+      }
+      return false;
     }
     if (pattern[0] == '*') {
       // A component is never empty, so a `*` that stands for a whole one needs a letter.

@@ -8,6 +8,7 @@
 #include "parallelize/did_you_mean.h"
 #include "parallelize/plan.h"
 #include "parallelize/plan_schema.h"
+#include "parallelize/style_names.h"
 #include "placements/error.h"
 
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace dtensor::detail {
@@ -29,6 +31,7 @@ namespace {
 
 using nlohmann::json;
 using Path = std::vector<std::string>;  // the components of a JSON pointer
+using Faults = std::vector<PlanFault>;
 using Adapter = valijson::adapters::NlohmannJsonAdapter;
 
 const json& schema_document() {
@@ -114,32 +117,50 @@ std::string accepted(const json& part) {
   return (type == "object" || type == "array" || type == "integer" ? "an " : "a ") + type;
 }
 
+// The rule that a place lies in.
+std::optional<std::size_t> rule_of(const Path& path) {
+  if (path.size() < 3 || path[0] != "tensor_parallel" || path[1] != "rules") return std::nullopt;
+  return std::stoul(path[2]);
+}
+
+void report(Faults& faults, FaultKind kind, const json& document, const Path& path, const std::string& text) {
+  PlanFault fault;
+  fault.kind = kind;
+  fault.rule = rule_of(path);
+  if (fault.rule) {
+    const json match = value_at(document, {path[0], path[1], path[2], "match"});
+    if (match.is_string()) fault.pattern = match.get<std::string>();
+  }
+  fault.text = plan_place(document, path) + ": " + text;
+  faults.push_back(std::move(fault));
+}
+
 std::string not_in_this_version(const std::string& word) { return "\"" + word + "\" is not in this version"; }
 
 // Keys of an object that its part of the schema does not know.
-void unknown_keys(const json& object, const json& part, const std::string& place,
-                  std::vector<std::string>& faults) {
+void unknown_keys(const json& document, const Path& path, const json& part, Faults& faults) {
   const std::vector<std::string> known = keys(part.value("properties", json::object()));
   const std::vector<std::string> reserved = strings(part.value("x-reserved", json::array()));
-  for (const std::string& key : keys(object)) {
+  for (const std::string& key : keys(value_at(document, path))) {
     if (contains(known, key)) continue;
     if (contains(reserved, key)) {
-      faults.push_back(place + ": the key " + not_in_this_version(key));
+      report(faults, FaultKind::key, document, path, "the key " + not_in_this_version(key));
     } else {
       std::vector<std::string> shown_keys = known;
       std::erase(shown_keys, "$schema");
-      faults.push_back(place + ": unknown key \"" + key + "\"" + did_you_mean(key, known) + " (accepts " +
-                       quoted(shown_keys) + ")");
+      report(
+          faults, FaultKind::key, document, path,
+          "unknown key \"" + key + "\"" + did_you_mean(key, known) + " (accepts " + quoted(shown_keys) + ")");
     }
   }
 }
 
-std::string wrong_value(const json& value, const json& part, const std::string& place) {
+std::string wrong_value(const json& value, const json& part) {
   const std::string word = value.is_string() ? value.get<std::string>() : "";
   if (contains(strings(part.value("x-reserved", json::array())), word)) {
-    return place + ": " + not_in_this_version(word) + " (accepts " + accepted(part) + ")";
+    return not_in_this_version(word) + " (accepts " + accepted(part) + ")";
   }
-  return place + ": accepts " + accepted(part) + ", not " + shown(value) +
+  return "accepts " + accepted(part) + ", not " + shown(value) +
          did_you_mean(word, strings(part.value("enum", json::array())));
 }
 
@@ -172,7 +193,7 @@ Findings findings(const json& document) {
 }
 
 // valijson says where; the schema itself says what is accepted there.
-void schema_faults(const json& document, std::vector<std::string>& faults) {
+void schema_faults(const json& document, Faults& faults) {
   const Findings found = findings(document);
   for (auto at = found.begin(); at != found.end(); ++at) {
     const auto& [path, descriptions] = *at;
@@ -181,7 +202,6 @@ void schema_faults(const json& document, std::vector<std::string>& faults) {
                             std::equal(path.begin(), path.end(), next->first.begin());
     const json value = value_at(document, path);
     const json part = schema_at(path);
-    const std::string place = plan_place(document, path);
     bool keys_are_wrong = false;
     bool value_is_wrong = false;
     for (const std::string& description : descriptions) {
@@ -189,35 +209,45 @@ void schema_faults(const json& document, std::vector<std::string>& faults) {
         const std::size_t begin = description.find('\'') + 1;
         Path missing = path;
         missing.push_back(description.substr(begin, description.rfind('\'') - begin));
-        faults.push_back(place + ": the key \"" + missing.back() + "\" is missing (accepts " +
-                         accepted(schema_at(missing)) + ")");
+        report(
+            faults, FaultKind::key, document, path,
+            "the key \"" + missing.back() + "\" is missing (accepts " + accepted(schema_at(missing)) + ")");
       } else if (description.starts_with("Object contains a property")) {
         keys_are_wrong = true;
       } else if (!has_deeper || !description.starts_with("Failed to validate")) {  // those only point below
         value_is_wrong = true;
       }
     }
-    if (keys_are_wrong) unknown_keys(value, part, place, faults);
-    if (value_is_wrong) faults.push_back(wrong_value(value, part, place));
+    if (keys_are_wrong) unknown_keys(document, path, part, faults);
+    if (!value_is_wrong) continue;
+    const bool style = rule_of(path) && path.size() == 4 && path[3] == "style" && value.is_string();
+    const bool mesh = !path.empty() && path[0] == "mesh";
+    report(faults,
+           style  ? FaultKind::style
+           : mesh ? FaultKind::mesh
+                  : FaultKind::value,
+           document, path, wrong_value(value, part));
   }
 }
 
 // What a schema cannot say. Looks at well-formed parts only: the schema has spoken on the others.
-void mesh_faults(const json& document, std::vector<std::string>& faults) {
+void mesh_faults(const json& document, Faults& faults) {
   const json mesh = value_at(document, {"mesh"});
   if (!mesh.is_object()) return;
   const json names = mesh.value("names", json());
   const json shape = mesh.value("shape", json());
   if (names.is_array() && shape.is_array() && names.size() != shape.size()) {
-    faults.push_back("at /mesh: names has " + std::to_string(names.size()) + " entries, shape has " +
-                     std::to_string(shape.size()) + "; each mesh dimension needs a name and a size");
+    report(faults, FaultKind::mesh, document, {"mesh"},
+           "names has " + std::to_string(names.size()) + " entries, shape has " +
+               std::to_string(shape.size()) + "; each mesh dimension needs a name and a size");
   }
   if (shape.is_array() && std::count(shape.begin(), shape.end(), json(-1)) > 1) {
-    faults.push_back("at /mesh/shape: only one size may be -1, not those of " + shown(shape));
+    report(faults, FaultKind::mesh, document, {"mesh", "shape"},
+           "only one size may be -1, not those of " + shown(shape));
   }
 }
 
-void dim_faults(const json& document, std::vector<std::string>& faults) {
+void dim_faults(const json& document, Faults& faults) {
   const json names = value_at(document, {"mesh", "names"});
   std::map<std::string, std::string> dims;
   for (const auto& [section, standard] :
@@ -228,47 +258,65 @@ void dim_faults(const json& document, std::vector<std::string>& faults) {
     if (!dim.is_string()) continue;
     dims[section] = dim.get<std::string>();
     if (names.is_array() && !contains(strings(names), dims[section])) {
-      faults.push_back(std::string("at /") + section + "/dim: the mesh has no dimension \"" + dims[section] +
-                       "\"" + did_you_mean(dims[section], strings(names)) +
-                       " (it has: " + quoted(strings(names)) + ")");
+      report(faults, FaultKind::mesh, document, {section, "dim"},
+             "the mesh has no dimension \"" + dims[section] + "\"" +
+                 did_you_mean(dims[section], strings(names)) + " (it has: " + quoted(strings(names)) + ")");
     }
   }
   if (dims.size() == 2 && dims["tensor_parallel"] == dims["data_parallel"]) {
-    faults.push_back("at /data_parallel/dim: \"" + dims["data_parallel"] +
-                     "\" is the tensor-parallel dimension too; each needs its own");
+    report(faults, FaultKind::mesh, document, {"data_parallel", "dim"},
+           "\"" + dims["data_parallel"] + "\" is the tensor-parallel dimension too; each needs its own");
   }
 }
 
-void rule_faults(const json& document, std::vector<std::string>& faults) {
+// A key that is valid in a rule, but not with this rule's style.
+std::string wrong_key(const std::string& key, const std::string& name,
+                      const std::vector<std::string>& accepted) {
+  if (key == "sequence_dim") {
+    return "only sequence_parallel has this key; for " + name +
+           " state \"input\" or \"output\", such as [\"Shard(1)\"]";
+  }
+  if (key == "input" && name == "sequence_parallel") {
+    return "a sequence_parallel input is sharded on sequence_dim; remove this key";
+  }
+  return "style " + name + " does not take this key; remove it (accepts " + quoted(accepted) + ")";
+}
+
+void rule_faults(const json& document, Faults& faults) {
   const json rules = value_at(document, {"tensor_parallel", "rules"});
   if (!rules.is_array()) return;
+  const std::vector<std::string> known = keys(schema_at({"tensor_parallel", "rules", "0"}).at("properties"));
   for (std::size_t i = 0; i < rules.size(); ++i) {
     const json& rule = rules[i];
     if (!rule.is_object()) continue;
-    const auto place = [&](const char* key) {
-      return plan_place(document, {"tensor_parallel", "rules", std::to_string(i), key});
+    const auto place = [&](const std::string& key) {
+      return Path{"tensor_parallel", "rules", std::to_string(i), key};
     };
     const json match = rule.value("match", json());
     if (match.is_string()) {
-      const std::string pattern = match.get<std::string>();
-      if (pattern.find("**") != std::string::npos) {
-        faults.push_back(place("match") +
-                         ": \"**\" is not known; `*` is one path component, write one per level");
-      }
       try {
-        matches(pattern, "");
+        matches(match.get<std::string>(), "");
       } catch (const PlanError& error) {
-        for (const std::string& fault : error.faults()) faults.push_back(place("match") + ": " + fault);
+        for (const std::string& fault : error.faults()) {
+          report(faults, FaultKind::value, document, place("match"), fault);
+        }
       }
     }
-    const json style = rule.value("style", json());
-    if (style == "sequence_parallel" && rule.contains("input")) {
-      faults.push_back(place("input") +
-                       ": a sequence_parallel input is sharded on sequence_dim; remove this key");
+    const json name = rule.value("style", json());
+    const auto style = name.is_string() ? style_of_name(name.get<std::string>()) : std::nullopt;
+    if (!style) continue;
+    const auto accepted_keys = keys_of_style(style->kind);
+    for (const std::string& key : keys(rule)) {
+      const bool of_all = key == "match" || key == "style" || key == "override";
+      if (of_all || contains(accepted_keys, key) || !contains(known, key)) continue;
+      report(faults, FaultKind::key, document, place(key),
+             wrong_key(key, name.get<std::string>(), accepted_keys));
     }
-    if ((style == "colwise" || style == "rowwise") && rule.contains("sequence_dim")) {
-      faults.push_back(place("sequence_dim") + ": only sequence_parallel has this key; for " +
-                       style.get<std::string>() + " state \"input\" or \"output\", such as [\"Shard(1)\"]");
+    for (const std::string& key : required_keys_of_style(style->kind)) {
+      if (rule.contains(key)) continue;
+      report(faults, FaultKind::key, document, {"tensor_parallel", "rules", std::to_string(i)},
+             "style " + name.get<std::string>() + " needs the key \"" + key + "\" (accepts " +
+                 accepted(schema_at(place(key))) + ")");
     }
   }
 }
@@ -284,8 +332,8 @@ std::string plan_place(const json& document, const Path& path) {
          (match.is_string() ? " (" + shown(match) + ") " : " ") + text;
 }
 
-std::vector<std::string> plan_faults(const json& document) {
-  std::vector<std::string> faults;
+std::vector<PlanFault> plan_faults(const json& document) {
+  Faults faults;
   schema_faults(document, faults);
   mesh_faults(document, faults);
   dim_faults(document, faults);

@@ -45,6 +45,10 @@ inline constexpr char plan_schema[] = R"SCHEMA({
         "rules": {
           "type": "array", "items": {"$ref": "#/definitions/rule"},
           "x-accepts": "a list of rules, such as [{\"match\": \"blocks.*.mlp.w1\", \"style\": \"colwise\"}]"
+        },
+        "uncovered": {
+          "description": "A Linear that no rule names while a rule cuts another.",
+          "enum": ["error", "replicate"], "default": "error"
         }
       }
     },
@@ -96,19 +100,49 @@ inline constexpr char plan_schema[] = R"SCHEMA({
       "x-reserved": ["regather"],
       "properties": {
         "match": {
-          "description": "Module path: * is one path component, {a,b} are alternatives.",
+          "description": "Module path: * is one path component, ** any number of them, {a,b} are alternatives.",
           "type": "string", "minLength": 1,
           "x-accepts": "a module path pattern, such as \"blocks.*.attn.{wq,wk,wv}\""
         },
         "style": {
-          "enum": ["colwise", "rowwise", "sequence_parallel"],
-          "x-reserved": ["prepare_module_input", "prepare_module_output", "prepare_module_input_output"]
+          "enum": [
+            "colwise", "rowwise", "sequence_parallel", "replicate",
+            "prepare_input", "prepare_output", "prepare_input_output",
+            "packed_colwise", "packed_rowwise", "embedding_rowwise", "embedding_colwise",
+            "prepare_module_input", "prepare_module_output", "prepare_module_input_output",
+            "colwise_rep", "colwise_gather_output", "rowwise_rep", "rowwise_split_input",
+            "replicated_with_grad_allreduce"
+          ],
+          "x-reserved": [
+            "local_colwise", "local_rowwise", "local_packed_rowwise", "local", "gather", "ep_router", "ep_rowwise",
+            "grouped_gemm", "moe_tp_experts", "mla_kv_a_proj"
+          ]
+        },
+        "override": {
+          "description": "This rule wins over the others that match a module.",
+          "type": "boolean", "default": false
         },
         "input": {"$ref": "#/definitions/layout"},
         "output": {"$ref": "#/definitions/layout"},
+        "desired_input": {"$ref": "#/definitions/layout"},
+        "desired_output": {"$ref": "#/definitions/layout"},
         "sequence_dim": {
           "type": "integer", "minimum": -64, "maximum": 63, "default": 1,
           "x-accepts": "the sequence dimension of the activations"
+        },
+        "parts": {
+          "description": "Sizes of the packed parts, in order; two equal ones if not stated.",
+          "type": "array", "minItems": 1,
+          "items": {"type": "integer", "minimum": 1, "x-accepts": "the size of a packed part, 1 or more"},
+          "x-accepts": "the sizes of the packed parts, such as [4096, 1024, 1024]"
+        },
+        "heads": {
+          "description": "Attention heads in the cut dimension (packed: in the first part).",
+          "type": "integer", "minimum": 1, "x-accepts": "a number of attention heads, 1 or more"
+        },
+        "kv_heads": {
+          "description": "Key-value heads in the cut dimension (packed: in each part after the first).",
+          "type": "integer", "minimum": 1, "x-accepts": "a number of key-value heads, 1 or more"
         }
       }
     },

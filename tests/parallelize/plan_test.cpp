@@ -54,9 +54,16 @@ std::string with_mesh(const std::string& mesh) { return R"j({"version": 1, "mesh
 }  // namespace
 
 TEST_CASE("styles have PyTorch's names and defaults") {
-  CHECK(ColwiseParallel() == Style{StyleKind::colwise, {}, {}, 1});
-  CHECK(RowwiseParallel({}, Shard(1)) == Style{StyleKind::rowwise, {}, Shard(1), 1});
-  CHECK(SequenceParallel(0) == Style{StyleKind::sequence_parallel, {}, {}, 0});
+  const auto style = [](StyleKind kind, std::optional<Placement> output, std::int64_t sequence_dim) {
+    Style result;
+    result.kind = kind;
+    result.output = output;
+    result.sequence_dim = sequence_dim;
+    return result;
+  };
+  CHECK(ColwiseParallel() == style(StyleKind::colwise, {}, 1));
+  CHECK(RowwiseParallel({}, Shard(1)) == style(StyleKind::rowwise, Shard(1), 1));
+  CHECK(SequenceParallel(0) == style(StyleKind::sequence_parallel, {}, 0));
 }
 
 TEST_CASE("a pattern's star is one path component") {
@@ -70,6 +77,21 @@ TEST_CASE("a pattern's star is one path component") {
   CHECK(matches("layer*.w*1", "layer3.w1"));
   CHECK(matches("", ""));
   CHECK_FALSE(matches("blocks.*.w", "blocksX0.w"));
+}
+
+TEST_CASE("a pattern's two stars are any number of path components") {
+  CHECK(matches("**.q_proj", "q_proj"));
+  CHECK(matches("**.q_proj", "model.layers.0.self_attn.q_proj"));
+  CHECK_FALSE(matches("**.q_proj", "model.eq_proj"));
+  CHECK(matches("model.**", "model.layers.0"));
+  CHECK_FALSE(matches("model.**", "model"));
+  CHECK(matches("model.**.w", "model.w"));
+  CHECK(matches("model.**.w", "model.a.b.w"));
+  CHECK_FALSE(matches("model.**.w", "model.a.b.v"));
+  CHECK(matches("**", "a.b"));
+  CHECK_FALSE(matches("**", ""));
+  CHECK(matches("**.{w1,w2}", "blocks.0.w2"));
+  CHECK(matches("a**z", "a.b.z"));
 }
 
 TEST_CASE("a pattern's braces are alternatives") {
@@ -123,10 +145,72 @@ TEST_CASE("a plan made in code that the format refuses has no JSON") {
   ParallelPlan plan;
   plan.rules = {{"a.{b", ColwiseParallel()}};
   CHECK_THROWS_AS(plan.to_json(), PlanError);
-  plan.rules = {{"n1", Style{StyleKind::sequence_parallel, Shard(1), {}, 1}}};
+  plan.rules = {{"n1", SequenceParallel()}};
+  plan.rules[0].style.input = Shard(1);
   CHECK_THROWS_AS(plan.to_json(), PlanError);
   plan.rules = {{"w", ColwiseParallel(Interleaved(0, {4, 2, 2}), Partial())}};
   CHECK(ParallelPlan::from_json(plan.to_json()) == plan);
+}
+
+TEST_CASE("every style reads from JSON and back") {
+  ParallelPlan plan;
+  plan.rules = {{"a", ColwiseParallel(Shard(1), Replicate())},
+                {"b", RowwiseParallel(Replicate(), Shard(1))},
+                {"c", SequenceParallel(0)},
+                {"d", ReplicateParallel(Shard(1), Shard(1))},
+                {"e", PrepareModuleInput(Shard(1), Replicate())},
+                {"f", PrepareModuleOutput({}, Shard(1))},
+                {"g", PrepareModuleInputOutput(Shard(0), Replicate(), Replicate(), Shard(0))},
+                {"h", PackedColwise({8, 4, 4}, Replicate())},
+                {"i", PackedRowwise()},
+                {"j", EmbeddingRowwise(Shard(1))},
+                {"k", EmbeddingColwise(), true}};
+  plan.rules[7].style.heads = 4;
+  plan.rules[7].style.kv_heads = 2;
+  plan.uncovered = Uncovered::replicate;
+  CHECK(ParallelPlan::from_json(plan.to_json()) == plan);
+}
+
+TEST_CASE("other libraries' names of styles") {
+  const auto style = [](const std::string& name, const std::string& more = "") {
+    return ParallelPlan::from_json(with_rule(R"j({"match": "a", "style": ")j" + name + "\"" + more + "}"))
+        .rules[0]
+        .style;
+  };
+  CHECK(style("colwise_rep") == ColwiseParallel({}, Replicate()));
+  CHECK(style("colwise_gather_output") == ColwiseParallel({}, Replicate()));
+  CHECK(style("colwise_rep", R"j(, "output": ["Shard(1)"])j") == ColwiseParallel({}, Shard(1)));
+  CHECK(style("rowwise_rep") == RowwiseParallel(Replicate()));
+  CHECK(style("rowwise_split_input") == RowwiseParallel(Replicate()));
+  CHECK(style("replicated_with_grad_allreduce") == ReplicateParallel());
+  CHECK(style("prepare_module_output", R"j(, "desired_output": ["Shard(1)"])j") ==
+        PrepareModuleOutput({}, Shard(1)));
+}
+
+TEST_CASE("Hugging Face's plans load as they are") {
+  const std::string text = R"j({
+    "model.layers.*.self_attn.q_proj": "colwise",
+    "model.layers.*.self_attn.o_proj": "rowwise",
+    "model.layers.*.mlp.gate_up_proj": "packed_colwise",
+    "model.embed_tokens": "embedding_rowwise",
+    "model.norm": "sequence_parallel",
+    "lm_head": "colwise_gather_output"})j";
+  ParallelPlan expected;
+  expected.rules = {{"model.layers.*.self_attn.q_proj", ColwiseParallel()},
+                    {"model.layers.*.self_attn.o_proj", RowwiseParallel()},
+                    {"model.layers.*.mlp.gate_up_proj", PackedColwise()},
+                    {"model.embed_tokens", EmbeddingRowwise()},
+                    {"model.norm", SequenceParallel()},
+                    {"lm_head", ColwiseParallel({}, Replicate())}};
+  expected.uncovered = Uncovered::replicate;
+  CHECK(ParallelPlan::from_json(text) == expected);
+  CHECK(ParallelPlan::from_hugging_face(text) == expected);
+  CHECK(ParallelPlan::from_json(expected.to_json()) == expected);
+  CHECK_THAT(fault_of(R"j({"model.layers.*.self_attn.q_proj": "colwize"})j"),
+             ContainsSubstring("did you mean \"colwise\"?"));
+  CHECK_THAT(fault_of(R"j({"layers.*.mlp.experts": "grouped_gemm"})j"),
+             ContainsSubstring("not in this version"));
+  CHECK_THROWS_WITH(ParallelPlan::from_hugging_face(R"j({"version": 1})j"), ContainsSubstring("tp_plan"));
 }
 
 TEST_CASE("the plans of the examples are valid and round-trip") {
@@ -149,11 +233,19 @@ TEST_CASE("the plans in the documentation are valid") {
   for (std::size_t at = 0; (at = page.find("```json\n", at)) != std::string::npos; ++plans) {
     at += 8;
     const std::string block = page.substr(at, page.find("```", at) - at);
-    const std::string text = block.find("\"version\"") != std::string::npos ? block : with_rule(block);
+    const std::string text =
+        block.find("\"style\"") == std::string::npos || block.find("\"version\"") != std::string::npos
+            ? block
+            : with_rule(block);
     INFO(text);
     CHECK(faults_of(text).empty());
   }
   CHECK(plans >= 4);
+  for (int kind = 0; kind <= static_cast<int>(StyleKind::embedding_colwise); ++kind) {
+    const std::string name = to_string(static_cast<StyleKind>(kind));
+    INFO(name);
+    CHECK(page.find("\"style\": \"" + name + "\"") != std::string::npos);
+  }
 }
 
 TEST_CASE("the schema in the documentation is the one in use") {
@@ -208,7 +300,7 @@ TEST_CASE("reserved words are not in this version") {
 TEST_CASE("reserved modes and styles are not in this version") {
   CHECK_THAT(fault_of(R"j({"version": 1, "data_parallel": {"mode": "fully_shard"}})j"),
              ContainsSubstring("\"fully_shard\" is not in this version"));
-  CHECK_THAT(fault_of(with_rule(R"j({"match": "a", "style": "prepare_module_input"})j")),
+  CHECK_THAT(fault_of(with_rule(R"j({"match": "a", "style": "grouped_gemm"})j")),
              ContainsSubstring("not in this version"));
   CHECK_THAT(fault_of(with_rule(R"j({"match": "a", "style": "colwise", "regather": true})j")),
              ContainsSubstring("not in this version"));
@@ -246,8 +338,12 @@ TEST_CASE("keys that a style does not have are refused") {
              ContainsSubstring("a module path pattern"));
   CHECK_THAT(fault_of(with_rule(R"j({"match": "a.{b", "style": "colwise"})j")),
              ContainsSubstring("unbalanced braces"));
-  CHECK_THAT(fault_of(with_rule(R"j({"match": "**.w", "style": "colwise"})j")),
-             ContainsSubstring("one path component"));
+  CHECK_THAT(fault_of(with_rule(R"j({"match": "a", "style": "prepare_input"})j")),
+             ContainsSubstring("needs the key \"desired_input\""));
+  CHECK_THAT(fault_of(with_rule(R"j({"match": "a", "style": "embedding_rowwise", "parts": [2, 2]})j")),
+             ContainsSubstring("does not take this key; remove it (accepts \"output\")"));
+  CHECK_THAT(fault_of(with_rule(R"j({"match": "a", "style": "packed_colwise", "parts": [2, 0]})j")),
+             ContainsSubstring("the size of a packed part"));
 }
 
 TEST_CASE("a mesh's names and shape agree") {

@@ -1,0 +1,151 @@
+#include "parallelize/size_checks.h"
+
+#include "parallelize/style_lowering.h"
+#include "placements/shard_math.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace dtensor::detail {
+namespace {
+
+// Which weight dimension a style cuts.
+std::int64_t cut_dim(StyleKind style, ModuleKind module) {
+  const bool colwise = style == StyleKind::colwise || style == StyleKind::packed_colwise;
+  if (module == ModuleKind::embedding)
+    return style == StyleKind::colwise || style == StyleKind::embedding_colwise ? 1 : 0;
+  return colwise ? 0 : 1;
+}
+
+std::int64_t stated(std::int64_t in_rule, const std::vector<std::pair<std::string, std::int64_t>>& facts,
+                    const std::string& path) {
+  if (in_rule != 0) return in_rule;
+  for (const auto& [pattern, count] : facts)
+    if (matches(pattern, path)) return count;
+  return 0;
+}
+
+class Checker {
+ public:
+  Checker(const SizeCheck& check, std::size_t rule, const DescribedModule& module, FaultCollector& faults)
+      : check_(check),
+        rule_(rule),
+        module_(module),
+        faults_(faults),
+        style_(check.plan.rules[rule].style),
+        features_(check.description.tensors[*module.weight]
+                      .sizes[static_cast<std::size_t>(cut_dim(style_.kind, module.kind))]) {}
+
+  bool run() {
+    std::vector<std::int64_t> parts{features_};
+    if (style_.kind == StyleKind::packed_colwise || style_.kind == StyleKind::packed_rowwise) {
+      parts = packed_parts(style_, features_);
+      if (!check_parts(parts)) return false;
+    }
+    if (module_.kind == ModuleKind::linear) check_heads(parts);
+    check_empty();
+    return true;
+  }
+
+ private:
+  void add(FaultKind kind, const std::string& asked, const std::string& nearest, const std::string& problem) {
+    auto fault = faults_.about(kind, rule_, &module_, check_.description);
+    fault.mesh_dim = check_.plan.tensor_parallel_dim;
+    fault.mesh_dim_size = check_.ranks;
+    fault.asked = asked;
+    fault.nearest = nearest;
+    faults_.add(std::move(fault), problem);
+  }
+
+  bool check_parts(const std::vector<std::int64_t>& parts) {
+    const auto sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+    const char* side = style_.kind == StyleKind::packed_colwise ? "output" : "input";
+    if (sum != features_) {
+      auto mended = parts;  // as many parts, the first takes the difference
+      mended[0] += features_ - sum;
+      add(FaultKind::parts, fmt::format("{} with parts [{}]", to_string(style_.kind), fmt::join(parts, ", ")),
+          mended[0] > 0 ? fmt::format("parts [{}]", fmt::join(mended, ", "))
+                        : fmt::format("parts that add up to {}", features_),
+          fmt::format("the packed parts add up to {}, but the weight has {} {} features", sum, features_,
+                      side));
+      return false;
+    }
+    if (style_.parts.empty() && features_ % 2 != 0) {
+      add(FaultKind::parts, fmt::format("{} with two equal parts (none are stated)", to_string(style_.kind)),
+          "state \"parts\"", fmt::format("{} {} features have no two equal parts", features_, side));
+      return false;
+    }
+    return true;
+  }
+
+  void check_heads(const std::vector<std::int64_t>& parts) {
+    const auto heads = stated(style_.heads, check_.facts.heads, module_.path);
+    const auto kv_heads = stated(style_.kv_heads, check_.facts.kv_heads, module_.path);
+    if (heads != 0) check_heads_of(FaultKind::heads, "attention heads", heads, parts.front());
+    if (kv_heads == 0) return;
+    // A plain Linear holds the key or value heads alone; a packed one after the first part.
+    check_heads_of(FaultKind::kv_heads, "key-value heads", kv_heads, parts.back());
+  }
+
+  void check_heads_of(FaultKind kind, const char* what, std::int64_t heads, std::int64_t features) {
+    const auto ranks = check_.ranks;
+    const auto asked = fmt::format("{} of {} {}", to_string(style_.kind), heads, what);
+    if (heads % ranks != 0) {
+      add(kind, asked, nearest_ranks(ranks, heads, [&](std::int64_t k) { return heads % k == 0; }),
+          fmt::format("{} {} do not divide by {} ranks, so some rank would hold part of a head. Choose a "
+                      "tensor-parallel "
+                      "size that divides {} (or a model whose head count is a multiple of {})",
+                      heads, what, ranks, heads, ranks));
+    } else if (features % heads != 0) {
+      auto fewer = heads;
+      while (features % fewer != 0) --fewer;
+      add(kind, asked, fmt::format("{} heads", fewer),
+          fmt::format("{} features do not divide by {} {}", features, heads, what));
+    }
+  }
+
+  void check_empty() {
+    if (!leaves_empty(features_, check_.ranks)) return;
+    const bool vocabulary = module_.kind == ModuleKind::embedding && cut_dim(style_.kind, module_.kind) == 0;
+    const char* what = vocabulary ? "vocabulary entries" : "features";
+    add(vocabulary ? FaultKind::vocabulary : FaultKind::empty_shard,
+        fmt::format("{} over {} {}", to_string(style_.kind), features_, what),
+        nearest_ranks(check_.ranks, features_, [&](std::int64_t k) { return !leaves_empty(features_, k); }),
+        fmt::format("{} {} in pieces of {} leave a rank with none", features_, what,
+                    shard_math::piece(features_, check_.ranks, 0).size));
+  }
+
+  const SizeCheck& check_;
+  const std::size_t rule_;
+  const DescribedModule& module_;
+  FaultCollector& faults_;
+  const Style& style_;
+  const std::int64_t features_;
+};
+
+}  // namespace
+
+bool leaves_empty(std::int64_t n, std::int64_t ranks) {
+  return shard_math::piece(n, ranks, ranks - 1).size == 0;
+}
+
+std::string nearest_ranks(std::int64_t ranks, std::int64_t largest,
+                          const std::function<bool(std::int64_t)>& holds) {
+  std::int64_t below = ranks - 1, above = ranks + 1;
+  while (below > 0 && !holds(below)) --below;
+  while (above <= largest && !holds(above)) ++above;
+  if (above > largest) return fmt::format("{} rank{}", below, below == 1 ? "" : "s");
+  return below == 0 ? fmt::format("{} ranks", above) : fmt::format("{} or {} ranks", below, above);
+}
+
+bool check_sizes(const SizeCheck& check, std::size_t rule, const DescribedModule& module,
+                 FaultCollector& faults) {
+  const Style& style = check.plan.rules[rule].style;
+  if (!cuts(style.kind) || !module.weight) return true;
+  return Checker(check, rule, module, faults).run();
+}
+
+}  // namespace dtensor::detail
