@@ -23,8 +23,13 @@ std::string parent_of(const std::string& path) {
 class Flow {
  public:
   Flow(const ModuleDescription& description, const ParallelPlan& plan, const RuleAssignment& rules,
-       const std::vector<bool>& usable, FaultCollector& faults)
-      : description_(description), plan_(plan), rules_(rules), usable_(usable), faults_(faults) {
+       const std::vector<bool>& usable, std::int64_t ranks, FaultCollector& faults)
+      : description_(description),
+        plan_(plan),
+        rules_(rules),
+        usable_(usable),
+        ranks_(ranks),
+        faults_(faults) {
     for (std::size_t i = 0; i < description.modules.size(); ++i)
       siblings_[parent_of(description.modules[i].path)].push_back(i);
   }
@@ -67,6 +72,7 @@ class Flow {
     auto fault = faults_.about(FaultKind::layout, rules_.rule_of[consumer], &description_.modules[consumer],
                                description_);
     fault.mesh_dim = plan_.tensor_parallel_dim;
+    fault.mesh_dim_size = ranks_;
     fault.asked = fmt::format("input {}", wanted.to_string());
     fault.nearest = nearest;
     faults_.add(std::move(fault), fmt::format("its input is expected {}, but {} gives {}", wanted.to_string(),
@@ -185,6 +191,7 @@ class Flow {
   const ParallelPlan& plan_;
   const RuleAssignment& rules_;
   const std::vector<bool>& usable_;
+  const std::int64_t ranks_;
   FaultCollector& faults_;
   std::map<std::string, std::vector<std::size_t>> siblings_;
   std::optional<std::vector<std::size_t>> stream_writers_;
@@ -193,8 +200,9 @@ class Flow {
 }  // namespace
 
 void check_layouts(const ModuleDescription& description, const ParallelPlan& plan,
-                   const RuleAssignment& rules, const std::vector<bool>& usable, FaultCollector& faults) {
-  Flow(description, plan, rules, usable, faults).run();
+                   const RuleAssignment& rules, const std::vector<bool>& usable, std::int64_t ranks,
+                   FaultCollector& faults) {
+  Flow(description, plan, rules, usable, ranks, faults).run();
 }
 
 }  // namespace dtensor::detail

@@ -16,7 +16,9 @@ namespace dtensor::detail {
 //   stream: what rowwise Linears and embeddings give. A stream cut on another dimension is a fault; entering a cut
 //   from a whole stream is free and none. A stated input must be what the norm before the module gives, or where that
 //   has no rule, what some of the stream's writers give.
+// `ranks`: along the tensor-parallel dimension, for the texts.
 void check_layouts(const ModuleDescription& description, const ParallelPlan& plan,
-                   const RuleAssignment& rules, const std::vector<bool>& usable, FaultCollector& faults);
+                   const RuleAssignment& rules, const std::vector<bool>& usable, std::int64_t ranks,
+                   FaultCollector& faults);
 
 }  // namespace dtensor::detail

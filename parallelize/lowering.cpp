@@ -40,7 +40,7 @@ class Lowering {
       if (rules.rule_of[i] && !is_broken(*rules.rule_of[i])) usable_[i] = apply(i, *rules.rule_of[i]);
     check_coverage(rules);
     faults_.take(result_.faults);
-    check_layouts(module_, plan_, rules, usable_, faults_);
+    check_layouts(module_, plan_, rules, usable_, ranks_, faults_);
     check_facts(rules);
     faults_.take(result_.faults);
     return std::move(result_);
@@ -190,6 +190,8 @@ class Lowering {
         covered = whole.count(module.path.substr(0, dot)) > 0;
       if (covered) continue;
       auto fault = faults_.about(FaultKind::uncovered, std::nullopt, &module, module_);
+      fault.mesh_dim = has_tp_ ? plan_.tensor_parallel_dim : "";
+      fault.mesh_dim_size = has_tp_ ? ranks_ : 0;
       fault.nearest = "a rule with style replicate, or \"uncovered\": \"replicate\" for all";
       faults_.add(std::move(fault),
                   "no rule names this Linear while others are cut, so every rank would hold it whole");

@@ -2,6 +2,7 @@
 
 #include "parallelize/lowering.h"
 #include "parallelize/read_plan.h"
+#include "placements/error.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -41,6 +42,14 @@ std::optional<PlanMesh> mesh_on_world(const PlanMesh& mesh, std::int64_t world_s
 }
 
 }  // namespace detail
+
+PlanMesh mesh_of_plan(const ParallelPlan& plan, std::int64_t world_size) {
+  if (!plan.mesh) return {{plan.tensor_parallel_dim}, {world_size}};
+  std::vector<PlanFault> faults;
+  auto mesh = detail::mesh_on_world(*plan.mesh, world_size, faults);
+  if (!faults.empty()) throw PlanError(detail::texts(faults));
+  return *mesh;
+}
 
 std::vector<PlanFault> check_plan(const ParallelPlan& plan, const ModuleDescription& module,
                                   const PlanMesh& mesh, const ModelFacts& facts) {

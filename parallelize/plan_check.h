@@ -35,6 +35,9 @@ std::vector<PlanFault> check_plan(const ParallelPlan& plan, const ModuleDescript
 std::vector<PlanFault> check_plan(const std::string& text, const ModuleDescription& module,
                                   std::int64_t world_size, const ModelFacts& facts = {});
 
+// The mesh of a plan on a world of so many ranks, without -1. Errors: PlanError when they do not fit.
+PlanMesh mesh_of_plan(const ParallelPlan& plan, std::int64_t world_size);
+
 namespace detail {
 // A plan's mesh on a world: its sizes without -1, or a fault.
 std::optional<PlanMesh> mesh_on_world(const PlanMesh& mesh, std::int64_t world_size,

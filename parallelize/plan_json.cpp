@@ -1,7 +1,7 @@
-// Plans as JSON text. Faults of the text are found by plan_faults.cpp; this file reads what has none, and
+// Plans as JSON text. Faults of the text are found by document_faults.cpp; this file reads what has none, and
 // writes.
 #include "parallelize/plan.h"
-#include "parallelize/plan_faults.h"
+#include "parallelize/document_faults.h"
 #include "parallelize/read_plan.h"
 #include "parallelize/style_names.h"
 #include "placements/error.h"
@@ -247,7 +247,7 @@ ReadPlan read_plan(const std::string& text, bool hugging_face) {
     return read;
   }
   const json document = looks_like_hugging_face(parsed) ? from_tp_plan(parsed) : json(parsed);
-  read.faults = plan_faults(document);
+  read.faults = document_faults(document);
   if (!document.is_object()) {
     read.readable = false;
     return read;

@@ -24,13 +24,15 @@ std::pair<std::size_t, bool> chosen(const std::vector<std::size_t>& rules, const
 }
 
 PlanFault matched_twice(const std::vector<std::size_t>& rules, const ParallelPlan& plan,
-                        const DescribedModule& module, std::size_t more) {
+                        const ModuleDescription& description, const DescribedModule& module,
+                        std::size_t more) {
   PlanFault fault;
   fault.kind = FaultKind::matched_twice;
   fault.rule = rules[1];
   fault.pattern = plan.rules[rules[1]].match;
   fault.module = module.path;
   fault.module_type = module.type;
+  if (module.weight) fault.shape = description.tensors[*module.weight].sizes;
   fault.more_modules = more;
   fault.nearest = "narrow a pattern, or say \"override\": true in the one rule that wins";
   std::string list;
@@ -66,7 +68,8 @@ RuleAssignment assign_rules(const ModuleDescription& module, const ParallelPlan&
     if (!clear) conflicts[rules].push_back(i);
   }
   for (const auto& [rules, modules] : conflicts)
-    result.faults.push_back(matched_twice(rules, plan, module.modules[modules.front()], modules.size() - 1));
+    result.faults.push_back(
+        matched_twice(rules, plan, module, module.modules[modules.front()], modules.size() - 1));
   std::vector<std::string> paths;
   for (std::size_t rule = 0; rule < plan.rules.size(); ++rule) {
     const auto& pattern = plan.rules[rule].match;

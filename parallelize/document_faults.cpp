@@ -3,7 +3,7 @@
 #pragma GCC diagnostic ignored "-Wrestrict"
 #endif
 
-#include "parallelize/plan_faults.h"
+#include "parallelize/document_faults.h"
 
 #include "parallelize/did_you_mean.h"
 #include "parallelize/plan.h"
@@ -227,6 +227,9 @@ void schema_faults(const json& document, Faults& faults) {
            : mesh ? FaultKind::mesh
                   : FaultKind::value,
            document, path, wrong_value(value, part));
+    faults.back().asked = shown(value);
+    if (value.is_string())
+      faults.back().nearest = nearest(value.get<std::string>(), strings(part.value("enum", json::array())));
   }
 }
 
@@ -332,7 +335,7 @@ std::string plan_place(const json& document, const Path& path) {
          (match.is_string() ? " (" + shown(match) + ") " : " ") + text;
 }
 
-std::vector<PlanFault> plan_faults(const json& document) {
+std::vector<PlanFault> document_faults(const json& document) {
   Faults faults;
   schema_faults(document, faults);
   mesh_faults(document, faults);

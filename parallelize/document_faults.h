@@ -14,7 +14,7 @@ namespace dtensor::detail {
 // (lengths that must agree, names that must exist). Each names its place as a JSON pointer, with the rule's
 // number for a rule. A document without faults holds what plan_json.cpp reads from it, placements' texts
 // excepted.
-std::vector<PlanFault> plan_faults(const nlohmann::json& document);
+std::vector<PlanFault> document_faults(const nlohmann::json& document);
 
 // "rule 2 ("blocks.*.wo") at /tensor_parallel/rules/1/output", or "at /mesh/shape", for a place of a
 // document.
