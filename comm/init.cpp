@@ -89,8 +89,9 @@ World& init(InitOptions options) {
   if (World* world = World::current_or_null()) return *world;
   const std::lock_guard lock(mutex);
   if (process_world) return *process_world;
-  if (options.backend != "auto" && options.backend != "gloo" && options.backend != "nccl") {
-    throw MeshError("init: unknown backend '" + options.backend + "'; there are auto, gloo, nccl");
+  const auto& backend = options.backend;
+  if (backend != "auto" && backend != "shared_memory" && backend != "gloo" && backend != "nccl") {
+    throw MeshError("init: unknown backend '" + backend + "'; there are auto, shared_memory, gloo, nccl");
   }
   const auto identity = identity_from(options);
   std::shared_ptr<detail::WorldState> state;

@@ -1,7 +1,11 @@
 #include "comm/local_reduction.h"
 
+#include "comm/reduction_kernels.h"
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -23,7 +27,15 @@ class PlainArithmetic {
 
 at::Tensor reduce_in_order(const std::vector<at::Tensor>& parts, ReduceOp op) {
   PlainArithmetic plain;
-  at::Tensor result = parts.front().clone();
+  const auto& first = parts.front();
+  if (first.is_cpu() && has_reduction_kernel(first.scalar_type())) {
+    std::vector<const void*> buffers;
+    for (const auto& part : parts) buffers.push_back(part.const_data_ptr());
+    at::Tensor result = at::empty(first.sizes(), at::TensorOptions(first.scalar_type()));
+    reduce_elements(first.scalar_type(), op, buffers, result.numel(), result.mutable_data_ptr());
+    return result;
+  }
+  at::Tensor result = first.clone();
   for (std::size_t i = 1; i < parts.size(); ++i) {
     switch (op) {
       case ReduceOp::sum:
@@ -43,6 +55,17 @@ at::Tensor reduce_in_order(const std::vector<at::Tensor>& parts, ReduceOp op) {
   }
   if (op == ReduceOp::avg) divide_by_count(result, static_cast<std::int64_t>(parts.size()));
   return result;
+}
+
+void reduce_buffers(at::ScalarType dtype, ReduceOp op, const std::vector<const void*>& parts, std::int64_t count,
+                    void* result) {
+  if (has_reduction_kernel(dtype)) return reduce_elements(dtype, op, parts, count, result);
+  PlainArithmetic plain;
+  std::vector<at::Tensor> tensors;
+  for (const void* part : parts) {
+    tensors.push_back(at::from_blob(const_cast<void*>(part), {count}, at::TensorOptions(dtype)));
+  }
+  copy_elements(reduce_in_order(tensors, op), at::from_blob(result, {count}, at::TensorOptions(dtype)));
 }
 
 void divide_by_count(at::Tensor& sum, std::int64_t count) {

@@ -15,6 +15,10 @@ namespace dtensor::detail {
 // bits wherever it is computed. avg: the sum divided by the number of parts; integers truncate.
 at::Tensor reduce_in_order(const std::vector<at::Tensor>& parts, ReduceOp op);
 
+// The same of plain memory: `count` elements a part, into `result`, which may be one of the parts. Same bits as above.
+void reduce_buffers(at::ScalarType dtype, ReduceOp op, const std::vector<const void*>& parts, std::int64_t count,
+                    void* result);
+
 // Turns a sum over `count` ranks into the average, in place.
 void divide_by_count(at::Tensor& sum, std::int64_t count);
 

@@ -1,5 +1,7 @@
 #include "comm/process_world.h"
 
+#include "comm/peer_processes.h"
+#include "comm/pump.h"
 #include "comm/store_thread.h"
 #include "comm/watch.h"
 #include "placements/error.h"
@@ -23,6 +25,7 @@ constexpr milliseconds store_patience{3000};  // for one answer of a store that 
 constexpr milliseconds serve_patience{5000};  // of rank 0 for the others to end, too
 constexpr milliseconds leave_patience{2000};  // of the other ranks
 constexpr milliseconds abort_patience{2000};  // for the others to read an abort note
+constexpr milliseconds pump_patience{2000};   // for work that was issued and never waited for
 
 milliseconds beat_interval(int world_size) { return milliseconds(500 + world_size); }
 
@@ -58,7 +61,8 @@ std::shared_ptr<ProcessWorld> ProcessWorld::start(const ProcessWorldOptions& opt
   return world;
 }
 
-ProcessWorld::ProcessWorld(const ProcessWorldOptions& options) : options_(options) {}
+ProcessWorld::ProcessWorld(const ProcessWorldOptions& options)
+    : options_(options), pump_(std::make_unique<Pump>()) {}
 
 ProcessWorld::~ProcessWorld() = default;
 
@@ -104,7 +108,10 @@ void ProcessWorld::meet_world() {
   if (const auto agreed = store_->compareSet("world_size", std::string(), size); agreed != size) {
     refuse("rank " + self + " was told of " + size + " ranks, another one of " + agreed);
   }
-  store_->set("hello/" + self, size);
+  if (const auto agreed = store_->compareSet("backend", std::string(), options_.backend); agreed != options_.backend) {
+    refuse("rank " + self + " was told to use backend '" + options_.backend + "', another one '" + agreed + "'");
+  }
+  store_->set("hello/" + self, ProcessPlace::own().to_text());
   std::vector<std::string> missing;
   for (int rank = 0; rank < identity.world_size; ++rank) missing.push_back("hello/" + std::to_string(rank));
   const auto deadline = Clock::now() + options_.startup_timeout;
@@ -130,11 +137,27 @@ void ProcessWorld::meet_world() {
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, milliseconds(100));
   }
+  std::vector<ProcessPlace> places;
+  for (const auto& text : store_->multiGet(missing)) {
+    places.push_back(ProcessPlace::from_text(std::string(text.begin(), text.end())));
+  }
+  peers_ = std::make_unique<PeerProcesses>(std::move(places));
 }
 
 std::unique_ptr<Backend> ProcessWorld::make_backend(const GroupIdentity& group) {
   check_device(group.device_type);
   if (group.device_type == c10::DeviceType::CUDA) return make_nccl_backend(shared_from_this(), group);
+  const bool together = peers_->together(group.ranks);
+  if (options_.backend == "shared_memory" && !together) {
+    throw MeshError("group '" + group.label + "' of " + describe_ranks(group.ranks) +
+                    " is not on one host (or not of one user and container), but the world was initialised with "
+                    "backend 'shared_memory'; use 'auto' or 'gloo'");
+  }
+  if (options_.backend != "gloo" && together) return make_shared_memory_backend(shared_from_this(), group);
+  if (!has_gloo()) {
+    throw MeshError("group '" + group.label + "' of " + describe_ranks(group.ranks) +
+                    " is not on one host, and this build has no Gloo backend (see docs/communication.md)");
+  }
   return make_gloo_backend(shared_from_this(), group);
 }
 
@@ -144,11 +167,12 @@ void ProcessWorld::check_device(c10::DeviceType device_type) const {
   };
   if (device_type == c10::DeviceType::CPU) {
     if (options_.backend == "nccl")
-      refuse("the world was initialised with backend 'nccl'; use 'auto' or 'gloo'");
-    if (!has_gloo()) refuse("this build has no Gloo backend (see docs/communication.md)");
+      refuse("the world was initialised with backend 'nccl'; use 'auto', 'shared_memory' or 'gloo'");
+    if (!has_gloo() && options_.backend == "gloo")
+      refuse("this build has no Gloo backend (see docs/communication.md)");
   } else if (device_type == c10::DeviceType::CUDA) {
-    if (options_.backend == "gloo")
-      refuse("the world was initialised with backend 'gloo'; use 'auto' or 'nccl'");
+    if (options_.backend == "gloo" || options_.backend == "shared_memory")
+      refuse("the world was initialised with backend '" + options_.backend + "'; use 'auto' or 'nccl'");
     if (!has_nccl()) refuse("this build has no NCCL backend (see docs/communication.md)");
   } else {
     refuse("no backend moves such tensors");
@@ -173,6 +197,7 @@ std::optional<std::string> ProcessWorld::abort_note() const {
 }
 
 void ProcessWorld::leave() noexcept {
+  pump_->finish(abort_note() ? milliseconds(0) : pump_patience);
   try {
     const auto world_size = options_.identity.world_size;
     const bool serves = options_.identity.rank == 0 && !options_.identity.store_is_served;
@@ -237,24 +262,31 @@ std::optional<std::string> ProcessWorld::reason_to_stop(const GroupIdentity& gro
   return std::nullopt;
 }
 
-void ProcessWorld::meet(const GroupIdentity& group, const GroupProgress& progress, const Call& call,
-                        milliseconds patience) {
+std::vector<std::string> ProcessWorld::meet(const GroupIdentity& group, const GroupProgress& progress,
+                                            const Call& call, milliseconds patience, const std::string& word) {
   const std::string prefix = "meet/" + progress.key + "/";
   const std::string self = prefix + std::to_string(options_.identity.rank);
   std::vector<std::string> members;
   for (const auto rank : group.ranks) members.push_back(prefix + std::to_string(rank));
   store_thread_->run<bool>(
-      [self](c10d::Store& store) {
-        store.set(self, std::string("1"));
+      [self, word](c10d::Store& store) {
+        store.set(self, word);
         return true;
       },
       store_patience);
   const auto deadline = Clock::now() + patience;
   milliseconds pause{1};
   while (true) {
-    const auto all = store_thread_->run<bool>([members](c10d::Store& store) { return store.check(members); },
-                                              store_patience);
-    if (all && *all) return;
+    using Words = std::vector<std::string>;
+    const auto all = store_thread_->run<Words>(  // empty: somebody is not there
+        [members](c10d::Store& store) {
+          Words words;
+          if (!store.check(members)) return words;
+          for (const auto& text : store.multiGet(members)) words.emplace_back(text.begin(), text.end());
+          return words;
+        },
+        store_patience);
+    if (all && !all->empty()) return *all;
     if (reason_to_stop(group, progress, call)) fail(group, progress, call, "the group could not be made");
     if (!all) fail(group, progress, call, "the store of rank 0 does not answer");
     if (Clock::now() > deadline) {

@@ -20,6 +20,8 @@
 
 namespace dtensor::detail {
 
+class PeerProcesses;
+class Pump;
 class StoreThread;
 class Watch;
 
@@ -31,14 +33,14 @@ struct GroupProgress {
 
 struct ProcessWorldOptions {
   RankIdentity identity;
-  std::string backend;  // "auto", "gloo" or "nccl"
+  std::string backend;  // "auto", "shared_memory", "gloo" or "nccl"
   std::chrono::milliseconds startup_timeout, timeout;
 };
 
 class ProcessWorld final : public WorldState, public std::enable_shared_from_this<ProcessWorld> {
  public:
   // Meets all ranks at the store. Errors: CommError naming the ranks that do not come; MeshError when two processes
-  // claim one rank or disagree on the world's size.
+  // claim one rank or disagree on the world's size or backend.
   static std::shared_ptr<ProcessWorld> start(const ProcessWorldOptions& options);
   ~ProcessWorld() override;
 
@@ -60,9 +62,12 @@ class ProcessWorld final : public WorldState, public std::enable_shared_from_thi
   // before it called, a lost store. Cheap: an atomic read when all is well.
   std::optional<std::string> reason_to_stop(const GroupIdentity& group, const GroupProgress& progress,
                                             const Call& call) const;
-  // Announces this rank at the group and waits for the other members. Errors: CommError.
-  void meet(const GroupIdentity& group, const GroupProgress& progress, const Call& call,
-            std::chrono::milliseconds patience);
+  // Announces this rank at the group and waits for the other members; returns each one's word, in the group's order.
+  // Errors: CommError.
+  std::vector<std::string> meet(const GroupIdentity& group, const GroupProgress& progress, const Call& call,
+                                std::chrono::milliseconds patience, const std::string& word = "member");
+  PeerProcesses& peers() { return *peers_; }
+  Pump& pump() { return *pump_; }  // of the asynchronous work that this rank's threads must do themselves
   // Ends a collective that failed with `symptom` ("timed out after 100 ms"): finds out which members are missing, posts
   // an abort note, throws CommError.
   [[noreturn]] void fail(const GroupIdentity& group, const GroupProgress& progress, const Call& call,
@@ -79,7 +84,11 @@ class ProcessWorld final : public WorldState, public std::enable_shared_from_thi
   c10::intrusive_ptr<c10d::Store> store_;  // of the ranks' threads: groups rendezvous over it
   std::shared_ptr<Watch> watch_;
   std::unique_ptr<StoreThread> store_thread_;
+  std::unique_ptr<PeerProcesses> peers_;
+  std::unique_ptr<Pump> pump_;
 };
+
+std::unique_ptr<Backend> make_shared_memory_backend(std::shared_ptr<ProcessWorld> world, const GroupIdentity& group);
 
 // Backends over c10d; a stub file answers for one that this build lacks.
 bool has_gloo();

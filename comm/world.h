@@ -19,7 +19,8 @@
 namespace dtensor {
 
 struct InitOptions {
-  // "auto": NCCL for CUDA meshes and Gloo for CPU meshes of processes. Or "gloo", "nccl".
+  // "auto": NCCL for CUDA meshes; for CPU meshes of processes shared memory among ranks of one host, else Gloo. Or
+  // "shared_memory", "gloo", "nccl". The same on all ranks.
   std::string backend = "auto";
   std::chrono::milliseconds startup_timeout = std::chrono::seconds(300);
   std::chrono::milliseconds timeout = std::chrono::seconds(100);

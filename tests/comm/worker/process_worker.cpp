@@ -1,4 +1,4 @@
-// One rank of the process tests: process_worker SCENARIO. Says what went wrong on stderr; exit code 0 when all is as
+// One rank of the process tests: process_worker SCENARIO [BACKEND]. Says what went wrong on stderr; exit code 0 when all is as
 // it should be, 3 for a CommError (its text on stdout), 1 for anything else.
 #include "comm/device_mesh.h"
 #include "comm/world.h"
@@ -22,6 +22,15 @@ using namespace dtensor;
 using namespace std::chrono_literals;
 
 namespace {
+
+std::string backend = "auto";  // of the command line
+
+InitOptions options_for(std::chrono::milliseconds timeout = 100s) {
+  InitOptions options;
+  options.backend = backend;
+  options.timeout = timeout;
+  return options;
+}
 
 void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("wrong: " + what);
@@ -99,11 +108,11 @@ void check_collectives(Group& group, at::ScalarType dtype, const std::vector<std
 }
 
 void collectives() {
-  World& world = init();
+  World& world = init(options_for());
   expect(&world == &init(), "init() twice gives the same World");
   expect(world.source() == "torchrun", "the source is " + world.source());
   Group& group = world.group();
-  expect(std::string(group.backend_name()) == "gloo", "the backend is Gloo");
+  expect(std::string(group.backend_name()) == (backend == "auto" ? "shared_memory" : backend), "the backend is " + std::string(group.backend_name()));
   for (const auto dtype :
        {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte}) {
     for (const std::vector<std::int64_t>& sizes :
@@ -132,7 +141,7 @@ void collectives() {
 
 // Meshes made by members only and in different orders (K68); a group of one is local.
 void meshes() {
-  World& world = init();
+  World& world = init(options_for());
   const int rank = world.rank();
   const auto sum = [&](Group& group) {
     auto tensor = at::full({1}, 1.0 * rank);
@@ -156,9 +165,7 @@ void meshes() {
 
 // All-reduces until something happens; the rank `victim` does it at its fifth.
 void until(const std::function<void(int rank)>& event, std::chrono::milliseconds timeout = 100s) {
-  InitOptions options;
-  options.timeout = timeout;
-  World& world = init(options);
+  World& world = init(options_for(timeout));
   const auto mesh = init_device_mesh(at::kCPU, {world.size()}, {"dp"});
   for (int step = 0; step < 1000; ++step) {
     if (step == 5) event(world.rank());
@@ -227,7 +234,7 @@ void uncaught() {
 
 // A rank dies; those who wait for others than the dead one end, too.
 void killed_elsewhere() {
-  World& world = init();
+  World& world = init(options_for());
   const auto mesh = init_device_mesh(at::kCPU, {2, 2}, {"dp", "tp"});
   for (int step = 0; step < 1000; ++step) {
     for (const char* dim : {"tp", "dp"}) {
@@ -239,7 +246,7 @@ void killed_elsewhere() {
 }
 
 void receives_from_the_dead() {
-  World& world = init();
+  World& world = init(options_for());
   auto tensor = at::zeros({4});
   world.group().all_reduce(tensor).wait();
   if (world.rank() == 1) ::kill(::getpid(), SIGKILL);
@@ -247,7 +254,7 @@ void receives_from_the_dead() {
 }
 
 void missing_at_start() {
-  InitOptions options;
+  InitOptions options = options_for();
   options.startup_timeout = 2s;
   if (std::string(std::getenv("RANK")) == "2") std::this_thread::sleep_for(4s);
   init(options);
@@ -269,6 +276,7 @@ int main(int argument_count, char** arguments) {
                                                        {"killed_elsewhere", killed_elsewhere},
                                                        {"receives_from_the_dead", receives_from_the_dead},
                                                        {"missing_at_start", missing_at_start}};
+  if (argument_count > 2) backend = arguments[2];
   try {
     scenarios.at(argument_count > 1 ? arguments[1] : "")();
     shutdown();
