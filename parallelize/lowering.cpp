@@ -199,7 +199,7 @@ class Lowering {
   }
 
   void check_facts(const RuleAssignment& rules) {
-    if (facts_.sequence && leaves_empty(*facts_.sequence, ranks_)) {
+    if (facts_.sequence && *facts_.sequence < ranks_) {
       for (std::size_t rule = 0; rule < plan_.rules.size(); ++rule) {
         if (is_broken(rule) || rules.modules_of[rule].empty() ||
             plan_.rules[rule].style.kind != StyleKind::sequence_parallel)
@@ -214,7 +214,7 @@ class Lowering {
     const auto at = std::find(mesh_.names.begin(), mesh_.names.end(), plan_.data_parallel->dim);
     if (at == mesh_.names.end()) return;
     const auto dp = mesh_.shape[static_cast<std::size_t>(at - mesh_.names.begin())];
-    if (!leaves_empty(*facts_.batch, dp)) return;
+    if (*facts_.batch >= dp) return;
     PlanFault fault;
     fault.kind = FaultKind::batch;
     add_size_fault(std::move(fault), plan_.data_parallel->dim, dp, *facts_.batch, "samples");
@@ -225,11 +225,10 @@ class Lowering {
     fault.mesh_dim = dim;
     fault.mesh_dim_size = ranks;
     fault.asked = fmt::format("{} {}", size, what);
-    fault.nearest = fmt::format(
-        "{}, or {} {}", nearest_ranks(ranks, size, [&](std::int64_t k) { return !leaves_empty(size, k); }),
-        ranks, what);
-    faults_.add(std::move(fault),
-                fmt::format("{} {} over {} ranks leave a rank with none", size, what, ranks));
+    fault.nearest =
+        fmt::format("{}, or {} {}", nearest_ranks(ranks, size, [&](std::int64_t k) { return k <= size; }),
+                    ranks, what);
+    faults_.add(std::move(fault), fmt::format("{} {} are fewer than {} ranks", size, what, ranks));
   }
 
   const std::vector<std::int64_t>& weight_sizes(const DescribedModule& module) const {

@@ -1,7 +1,6 @@
 #include "parallelize/size_checks.h"
 
 #include "parallelize/style_lowering.h"
-#include "placements/shard_math.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -108,14 +107,13 @@ class Checker {
   }
 
   void check_empty() {
-    if (!leaves_empty(features_, check_.ranks)) return;
+    if (features_ >= check_.ranks) return;
     const bool vocabulary = module_.kind == ModuleKind::embedding && cut_dim(style_.kind, module_.kind) == 0;
     const char* what = vocabulary ? "vocabulary entries" : "features";
     add(vocabulary ? FaultKind::vocabulary : FaultKind::empty_shard,
         fmt::format("{} over {} {}", to_string(style_.kind), features_, what),
-        nearest_ranks(check_.ranks, features_, [&](std::int64_t k) { return !leaves_empty(features_, k); }),
-        fmt::format("{} {} in pieces of {} leave a rank with none", features_, what,
-                    shard_math::piece(features_, check_.ranks, 0).size));
+        nearest_ranks(check_.ranks, features_, [&](std::int64_t k) { return k <= features_; }),
+        fmt::format("{} {} are fewer than the ranks", features_, what));
   }
 
   const SizeCheck& check_;
@@ -127,10 +125,6 @@ class Checker {
 };
 
 }  // namespace
-
-bool leaves_empty(std::int64_t n, std::int64_t ranks) {
-  return shard_math::piece(n, ranks, ranks - 1).size == 0;
-}
 
 std::string nearest_ranks(std::int64_t ranks, std::int64_t largest,
                           const std::function<bool(std::int64_t)>& holds) {

@@ -20,8 +20,6 @@ struct SizeCheck {
 bool check_sizes(const SizeCheck& check, std::size_t rule, const DescribedModule& module,
                  FaultCollector& faults);
 
-// Whether pieces of ceil(n / ranks) leave the last rank without any.
-bool leaves_empty(std::int64_t n, std::int64_t ranks);
 // "2 or 4 ranks": the numbers of ranks nearest to `ranks`, below and above, for which `holds`.
 std::string nearest_ranks(std::int64_t ranks, std::int64_t largest,
                           const std::function<bool(std::int64_t)>& holds);
