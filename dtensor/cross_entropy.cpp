@@ -113,7 +113,8 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
 }  // namespace
 
 at::Tensor placed_as_rows(const at::Tensor& target, const at::Tensor& logits, std::int64_t class_dim) {
-  if (!is_dtensor(target) || target.dim() == 0) return target;
+  if (!is_dtensor(target)) return target;
+  if (target.dim() == 0) return move(target, meta(target).layout->replicated());  // it may be pending
   const Layout* layout = meta(logits).layout;
   if (meta(target).layout->mesh_pointer() != layout->mesh_pointer())
     return target;  // refused by the dispatch

@@ -83,6 +83,10 @@ DTensor full(c10::IntArrayRef sizes, const at::Scalar& value, const DeviceMesh& 
 // Uniform in [0, 1) and standard normal, by global element index: the same values on any mesh and placement.
 DTensor rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements, at::TensorOptions options = {});
 DTensor randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements, at::TensorOptions options = {});
+// Integers in [low, high), and the numbers 0..n-1 in random order; int64 unless `options` say otherwise.
+DTensor randint(std::int64_t low, std::int64_t high, c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
+                at::TensorOptions options = at::kLong);
+DTensor randperm(std::int64_t n, const DeviceMesh& mesh, Placements placements, at::TensorOptions options = at::kLong);
 
 // Places a tensor at this point of a program; itself when it is placed so. Consumers of one tensor share the move.
 at::Tensor constrain(const at::Tensor& tensor, Placements placements);

@@ -91,6 +91,10 @@ void register_overrides() {
     aten.impl("layer_norm", TORCH_FN(override_::layer_norm));
     aten.impl("rms_norm", TORCH_FN(override_::rms_norm));
     aten.impl("dropout", TORCH_FN(override_::dropout));
+    aten.impl("feature_dropout", TORCH_FN(override_::feature_dropout));
+    aten.impl("feature_dropout_", TORCH_FN(override_::feature_dropout_));
+    aten.impl("feature_alpha_dropout", TORCH_FN(override_::feature_alpha_dropout));
+    aten.impl("feature_alpha_dropout_", TORCH_FN(override_::feature_alpha_dropout_));
     aten.impl("cross_entropy_loss", TORCH_FN(override_::cross_entropy_loss));
     aten.impl("scaled_dot_product_attention", TORCH_FN(override_::scaled_dot_product_attention));
     aten.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(override_::tensor_split));

@@ -29,8 +29,14 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, c10::S
 at::Tensor embedding_below(const at::Tensor& weight, const at::Tensor& indices, c10::SymInt padding_idx, bool scale,
                            bool sparse);
 
-// override_attention.cpp
+// override_dropout.cpp
 at::Tensor dropout(const at::Tensor& x, double p, bool train);
+at::Tensor feature_dropout(const at::Tensor& x, double p, bool train);
+at::Tensor feature_alpha_dropout(const at::Tensor& x, double p, bool train);
+at::Tensor& feature_dropout_(at::Tensor& x, double p, bool train);
+at::Tensor& feature_alpha_dropout_(at::Tensor& x, double p, bool train);
+
+// override_attention.cpp
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                         const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
                                         std::optional<double> scale, bool enable_gqa);

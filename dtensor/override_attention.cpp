@@ -16,11 +16,19 @@ at::Tensor replicated(const at::Tensor& local, const at::Tensor& like) {
   return wrap(local, data.layout->replicated(), data.mesh, local.sizes());
 }
 
-// softmax(q k^T scale + mask) v, in operators that keep heads and batch where they are.
+// softmax(q k^T scale + mask) v, in operators that keep heads and batch where they are. As _scaled_dot_product_attention_math:
+// short types are computed in float, both factors take the root of the scale, and a query that may attend to nothing gives 0.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal, std::optional<double> scale) {
+  TORCH_CHECK(!is_causal || !mask || !mask->defined(),
+              "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
+  const auto dtype = query.scalar_type();
+  const auto accurate = [](const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
+  };
   const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
-  auto scores = at::matmul(query * factor, key.transpose(-2, -1));
+  const double root = std::sqrt(std::abs(factor));
+  auto scores = at::matmul(accurate(query) * (factor < 0 ? -root : root), accurate(key).transpose(-2, -1) * root);
   constexpr double nothing = -std::numeric_limits<double>::infinity();
   if (is_causal) {
     const auto options = at::TensorOptions().device(meta(query).local.device()).dtype(at::kBool);
@@ -29,18 +37,12 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   }
   if (mask && mask->defined())
     scores = mask->scalar_type() == at::kBool ? scores.masked_fill(mask->logical_not(), nothing) : scores + *mask;
-  auto weights = at::softmax(scores, -1);
+  auto weights = at::_safe_softmax(scores, -1);
   if (dropout_p > 0) weights = at::dropout(weights, dropout_p, true);
-  return at::matmul(weights, value);
+  return at::matmul(weights, accurate(value)).to(dtype);
 }
 
 }  // namespace
-
-at::Tensor dropout(const at::Tensor& x, double p, bool train) {
-  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  if (!train || p == 0) return x;
-  return std::get<0>(at::native_dropout(x, p, train));
-}
 
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                         const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,

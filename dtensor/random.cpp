@@ -19,8 +19,11 @@ FixedRandomScope::FixedRandomScope(const DeviceMesh& mesh, const RandomState& st
 FixedRandomScope::~FixedRandomScope() { former_.set(mesh_); }
 
 namespace {
+
+// Makes a tensor and has `fill` draw its values in place.
+template <typename Fill>
 DTensor draw(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& placements, const at::TensorOptions& options,
-             bool uniform) {
+             Fill&& fill) {
   // A pending tensor of random values: drawn whole, then split into parts that reduce to it.
   Placements drawn = placements;
   bool pending = false;
@@ -33,24 +36,35 @@ DTensor draw(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& p
   auto result = empty(sizes, mesh, drawn, options.requires_grad(false));
   {
     const at::NoGradGuard no_grad;
-    if (mesh.is_member()) {
-      if (uniform)
-        result.uniform_(0, 1);
-      else
-        result.normal_(0, 1);
-    }
+    if (mesh.is_member()) fill(result);
     if (pending && mesh.is_member()) result = result.redistribute(placements);
   }
   if (requires_grad) result.set_requires_grad(true);
   return result;
 }
+
 }  // namespace
 
 DTensor rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements, at::TensorOptions options) {
-  return draw(sizes, mesh, placements, options, true);
+  return draw(sizes, mesh, placements, options, [](DTensor& result) { result.uniform_(0, 1); });
 }
 DTensor randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements, at::TensorOptions options) {
-  return draw(sizes, mesh, placements, options, false);
+  return draw(sizes, mesh, placements, options, [](DTensor& result) { result.normal_(0, 1); });
+}
+DTensor randint(std::int64_t low, std::int64_t high, c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
+                at::TensorOptions options) {
+  TORCH_CHECK(low < high, "randint expects low < high, but got ", low, " >= ", high);
+  return draw(sizes, mesh, placements, options, [&](DTensor& result) { result.random_(low, high); });
+}
+DTensor randperm(std::int64_t n, const DeviceMesh& mesh, Placements placements, at::TensorOptions options) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got ", n);
+  TORCH_CHECK(placements.size() == static_cast<std::size_t>(mesh.ndim()), "randperm takes one placement per mesh dimension");
+  // The order of n numbers, which every rank sorts for itself: no communication. Equal ones keep their order.
+  const at::NoGradGuard no_grad;
+  const auto keys = rand({n}, mesh, Placements(placements.size(), Replicate()), at::kDouble);
+  if (!mesh.is_member()) return empty({n}, mesh, std::move(placements), options);
+  const auto order = at::argsort(keys, /*stable=*/true);
+  return DTensor(order.to(options.dtype())).redistribute(std::move(placements));
 }
 
 }  // namespace dtensor

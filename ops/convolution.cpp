@@ -1,5 +1,7 @@
 // Convolution: the batch and the output channels pass, input channels are summed over, groups pass where they are cut
-// evenly. The image is whole (no halo exchange).
+// evenly. An image that is cut stays cut: each rank fetches the rows that its rows of the output read besides its own. The
+// image of a transposed convolution is whole.
+#include "ops/halo.h"
 #include "ops/kernel_context.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
@@ -17,6 +19,25 @@ using Sizes = std::vector<std::int64_t>;
 std::vector<int> image(RuleBuilder& builder, int first, int second, std::int64_t ndim) {
   std::vector<int> letters = {first, second};
   for (std::int64_t dim = 2; dim < ndim; ++dim) letters.push_back(builder.factor(Factor::Kind::whole));
+  return letters;
+}
+bool is_cut(const Operand& operand, std::int64_t dim) {
+  return operand.layout && !operand.layout->mesh_dims_cutting(dim).empty();
+}
+// The spatial dimensions that stay cut, one letter each for input and output.
+std::vector<int> cut_dims(RuleBuilder& builder, bool transposed, const Operand& input, const Operand& output,
+                          Factor::Kind kind) {
+  std::vector<int> letters(static_cast<std::size_t>(input.ndim()), no_factor);
+  for (std::int64_t dim = 2; dim < input.ndim() && !transposed; ++dim) {
+    if (!is_cut(input, dim) && !is_cut(output, dim)) continue;
+    letters[static_cast<std::size_t>(dim)] = builder.factor(kind);
+    builder.at(letters[static_cast<std::size_t>(dim)]).halo = true;
+  }
+  return letters;
+}
+std::vector<int> with_cuts(std::vector<int> letters, const std::vector<int>& cuts) {
+  for (std::size_t dim = 2; dim < letters.size(); ++dim)
+    if (cuts[dim] != no_factor) letters[dim] = cuts[dim];
   return letters;
 }
 
@@ -83,16 +104,78 @@ std::int64_t local_groups(std::int64_t groups, std::int64_t local_channels, std:
   return groups == 1 ? 1 : groups * local_channels / channels;
 }
 
+// The rows that one cut dimension of the output reads of the input: fetched, with the padding made of zeros.
+struct Rows {
+  std::int64_t dim;
+  HaloExchange exchange;
+  std::int64_t front = 0, back = 0;  // rows of padding on this rank
+
+  at::Tensor fetch(const at::Tensor& piece) const {
+    std::vector<std::int64_t> padding(static_cast<std::size_t>(2 * (piece.dim() - dim)), 0);  // from the last dimension on
+    padding[padding.size() - 2] = front;
+    padding[padding.size() - 1] = back;
+    return at::constant_pad_nd(exchange.fetch(piece), padding);
+  }
+  at::Tensor give_back(const at::Tensor& rows) const {
+    return exchange.give_back(rows.narrow(dim, front, rows.size(dim) - front - back));
+  }
+};
+// Of each dimension in which `input` is cut. `arguments`: stride, padding, dilation; the padding is changed to that which
+// remains for the stock operator to add.
+std::vector<Rows> cut_rows(const KernelContext& context, std::size_t input, c10::IntArrayRef output, c10::IntArrayRef weight,
+                           c10::IValue* arguments) {
+  std::vector<Rows> all;
+  const auto sizes = context.operands[input].sizes;
+  for (std::size_t dim = 2; dim < sizes.size(); ++dim) {
+    const auto cuts = context.layout(input)->mesh_dims_cutting(static_cast<std::int64_t>(dim));
+    if (cuts.empty()) continue;
+    const auto of = [&](int index) {
+      const auto list = arguments[index].toIntVector();
+      return list.size() == 1 ? list[0] : list[dim - 2];
+    };
+    const auto stride = of(0), padding = of(1), reach = of(2) * (weight[dim] - 1);
+    const auto ranks = context.mesh.layout->size(cuts[0]);
+    std::vector<shard_math::Interval> wanted;
+    std::int64_t front = 0, back = 0;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const auto piece = shard_math::piece(output[dim], ranks, rank);
+      const auto begin = piece.offset * stride - padding;
+      const auto end = piece.size == 0 ? begin : (piece.offset + piece.size - 1) * stride - padding + reach + 1;
+      const auto first = std::clamp<std::int64_t>(begin, 0, sizes[dim]), last = std::clamp<std::int64_t>(end, 0, sizes[dim]);
+      wanted.push_back({first, last - first});
+      if (rank != context.coordinate()[static_cast<std::size_t>(cuts[0])] || piece.size == 0) continue;
+      front = first - begin;
+      back = end - last;
+    }
+    Sizes remaining = arguments[1].toIntVector();
+    remaining.resize(sizes.size() - 2, remaining[0]);
+    remaining[dim - 2] = 0;
+    arguments[1] = std::move(remaining);
+    const auto at = static_cast<std::int64_t>(dim);
+    all.push_back({at, HaloExchange(context.mesh, cuts[0], at, sizes[dim], std::move(wanted)), front, back});
+  }
+  return all;
+}
+
 // Where results add up, the bias is added once. Empty parts give zeros, which the stock kernels may refuse.
 void local_convolution(const KernelContext& context, std::vector<c10::IValue>& stack) {
   const auto base = stack.size() - context.global_arguments.size();
-  const auto input = stack[base].toTensor(), weight = stack[base + 1].toTensor();
+  auto input = stack[base].toTensor();
+  const auto weight = stack[base + 1].toTensor();
+  const ResultDecision& decided = context.decision.results[0];
+  if (!stack[base + 6].toBool()) {
+    for (const auto& rows : cut_rows(context, 0, decided.sizes, context.operands[1].sizes, &stack[base + 3]))
+      input = rows.fetch(input);
+    stack[base] = input;
+  }
   const auto groups = stack[base + 8].toInt();
   stack[base + 8] = local_groups(groups, input.size(1), context.operands[0].sizes[1]);
   if ((groups == 1 && adds_to_others(context, 0)) || adds_pending(context, 0) || adds_pending(context, 1))
     stack[base + 2] = c10::IValue();
   if (input.numel() != 0 && weight.numel() != 0) return context.call_stock(stack);
-  auto result = at::zeros(output_sizes(&stack[base + 3], input.sizes(), weight.sizes()), input.options());
+  const auto sizes = decided.sizes.empty() ? output_sizes(&stack[base + 3], input.sizes(), weight.sizes())
+                                           : shard_math::local_sizes(*decided.layout, decided.sizes, context.coordinate());
+  auto result = at::zeros(sizes, input.options());
   if (stack[base + 2].isTensor() && stack[base + 2].toTensor().defined()) {
     Sizes along(static_cast<std::size_t>(result.dim()), 1);
     along[1] = -1;
@@ -111,16 +194,18 @@ std::optional<Rule> convolution(const OperatorCall& call) {
   RuleBuilder builder(call);
   const int n = builder.factor();
   const auto channels = channel_letters(builder, groups, transposed, Factor::Kind::pass);
-  builder.operand(0, image(builder, n, channels.in, input.ndim()))
+  const auto cuts = cut_dims(builder, transposed, input, input, Factor::Kind::pass);
+  builder.operand(0, with_cuts(image(builder, n, channels.in, input.ndim()), cuts))
       .operand(1, image(builder, channels.weight_first, channels.weight_second, input.ndim()));
   if (call.operand(2).defined) builder.operand(2, {channels.out});
-  std::vector<int> out(static_cast<std::size_t>(input.ndim()), no_factor);
+  std::vector<int> out = cuts;
   out[0] = n;
   out[1] = channels.out;
-  if (groups == 1) {
+  const bool image_cut = std::any_of(cuts.begin(), cuts.end(), [](int letter) { return letter != no_factor; });
+  if (groups == 1 && !image_cut) {
     builder.result(out);
   } else {
-    if (!groups_fit(groups, transposed, input.sizes, weight.sizes)) return std::nullopt;
+    if (groups != 1 && !groups_fit(groups, transposed, input.sizes, weight.sizes)) return std::nullopt;
     auto sizes = output_sizes(&call.arguments[3], input.sizes, weight.sizes);
     if (std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; })) return std::nullopt;
     if (call.operand(2).defined && call.operand(2).sizes != c10::IntArrayRef{sizes[1]}) return std::nullopt;
@@ -133,9 +218,15 @@ std::optional<Rule> convolution(const OperatorCall& call) {
 // bias's gradient, which every part of the input channels would give, is given once.
 void local_convolution_backward(const KernelContext& context, std::vector<c10::IValue>& stack) {
   const auto base = stack.size() - context.global_arguments.size();
-  const auto gradient = stack[base].toTensor(), input = stack[base + 1].toTensor(), weight = stack[base + 2].toTensor();
+  const auto gradient = stack[base].toTensor(), weight = stack[base + 2].toTensor();
+  auto input = stack[base + 1].toTensor();
   const auto groups = stack[base + 9].toInt();
   const auto mask = stack[base + 10].toBoolList();
+  std::vector<Rows> cuts;
+  if (!stack[base + 7].toBool())
+    cuts = cut_rows(context, 1, context.operands[0].sizes, context.operands[2].sizes, &stack[base + 4]);
+  for (const auto& rows : cuts) input = rows.fetch(input);
+  stack[base + 1] = input;
   stack[base + 9] = local_groups(groups, input.size(1), context.operands[1].sizes[1]);
   if (!stack[base + 3].isNone()) stack[base + 3] = Sizes{gradient.size(1)};
   if (gradient.numel() != 0 && input.numel() != 0 && weight.numel() != 0) {
@@ -150,6 +241,9 @@ void local_convolution_backward(const KernelContext& context, std::vector<c10::I
   }
   if (mask.get(2) && groups == 1 && adds_to_others(context, 1))
     stack[base + 2] = at::zeros_like(stack[base + 2].toTensor());
+  if (mask.get(0))
+    for (auto rows = cuts.rbegin(); rows != cuts.rend(); ++rows)
+      stack[base] = rows->give_back(stack[base].toTensor());
 }
 
 // convolution_backward(grad, input, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding, groups, mask)
@@ -165,9 +259,11 @@ std::optional<Rule> convolution_backward(const OperatorCall& call) {
   RuleBuilder builder(call);
   const int n = builder.factor(Factor::Kind::reduce);
   const auto channels = channel_letters(builder, groups, transposed, Factor::Kind::reduce);
-  const auto input_letters = image(builder, n, channels.in, ndim),
+  const auto cuts = cut_dims(builder, transposed, input, gradient, Factor::Kind::reduce);
+  const auto input_letters = with_cuts(image(builder, n, channels.in, ndim), cuts),
              weight_letters = image(builder, channels.weight_first, channels.weight_second, ndim);
-  builder.operand(0, image(builder, n, channels.out, ndim)).operand(1, input_letters).operand(2, weight_letters);
+  builder.operand(0, with_cuts(image(builder, n, channels.out, ndim), cuts));
+  builder.operand(1, input_letters).operand(2, weight_letters);
   builder.sized_result(input_letters, input.sizes.vec()).sized_result(weight_letters, weight.sizes.vec());
   builder.sized_result({channels.out}, {gradient.sizes[1]});
   const auto mask = call.argument(10).toBoolList();

@@ -142,7 +142,15 @@ std::vector<int> row_letters(RuleBuilder& builder, const OperatorCall& call, std
   return rows;
 }
 
+// The kernels take their operands as they come, which must be values: callers see to that (dtensor/cross_entropy.cpp).
+bool any_pending(const OperatorCall& call) {
+  for (const Operand& operand : call.operands)
+    if (operand.layout && operand.layout->has_partial()) return true;
+  return false;
+}
+
 std::optional<Rule> rows_rule(const OperatorCall& call) {
+  if (any_pending(call)) return std::nullopt;
   RuleBuilder builder(call);
   const auto rows = row_letters(builder, call, call.argument(3).toInt());
   for (int i = 0; i < 4; ++i) builder.result(rows);
@@ -150,6 +158,7 @@ std::optional<Rule> rows_rule(const OperatorCall& call) {
 }
 
 std::optional<Rule> gradient_rule(const OperatorCall& call) {
+  if (any_pending(call)) return std::nullopt;
   RuleBuilder builder(call);
   row_letters(builder, call, call.argument(6).toInt());
   return builder.result(builder.rule().operands[0]).kernel(local_gradient).build();

@@ -192,6 +192,7 @@ class Solver {
         const auto pieces = cuts_[static_cast<std::size_t>(factor)] * call_.mesh->size(mesh_dim);
         if (kind.size % pieces != 0 || cut.is_interleaved()) continue;
       }
+      if (kind.halo && (cut.is_interleaved() || cuts_[static_cast<std::size_t>(factor)] != 1)) continue;
       seen.push_back(factor);
       add_factor(all, mesh_dim, factor, cut);
     }
@@ -219,7 +220,7 @@ class Solver {
       const Factor& kind = rule_.factors[f];
       const bool known = std::any_of(all.begin(), all.end(),
                                      [factor](const Candidate& candidate) { return candidate.factor == factor; });
-      if (kind.kind != Factor::Kind::pass || known || cuts_[f] != 1 || is_cut(factor)) continue;
+      if (kind.kind != Factor::Kind::pass || kind.halo || known || cuts_[f] != 1 || is_cut(factor)) continue;
       const auto ranks = call_.mesh->size(mesh_dim), size = size_of(factor);
       if ((kind.even_only && kind.size % ranks != 0) || size < 2) continue;
       const auto before = all.size();
@@ -330,7 +331,8 @@ class Solver {
           if (rule_.operands[i][dim] == static_cast<int>(factor))
             places.push_back({static_cast<std::int16_t>(i), static_cast<std::int16_t>(dim)});
       // The parts of an evenly cut factor may stand for groups of unlike sizes.
-      if (places.size() > 1 && !rule_.factors[factor].even_only) decision.equal_sizes.push_back(std::move(places));
+      const bool alike = !rule_.factors[factor].even_only && !rule_.factors[factor].halo;
+      if (places.size() > 1 && alike) decision.equal_sizes.push_back(std::move(places));
     }
     decision.kernel = rule_.kernel;
     decision.size_arguments = rule_.size_arguments;

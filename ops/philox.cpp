@@ -43,10 +43,9 @@ class Generator {
   std::uint32_t lanes_[4] = {};
 };
 
+std::uint64_t joined(Generator::Bits bits) { return (static_cast<std::uint64_t>(bits.high) << 32) | bits.low; }
 double uniform(Generator::Bits bits) {
-  // 53 bits: exact in double, in [0, 1).
-  const std::uint64_t all = (static_cast<std::uint64_t>(bits.high) << 32) | bits.low;
-  return static_cast<double>(all >> 11) * 0x1.0p-53;
+  return static_cast<double>(joined(bits) >> 11) * 0x1.0p-53;  // 53 bits: exact in double, in [0, 1)
 }
 double normal(Generator::Bits bits) {
   // Box-Muller on two 32-bit uniforms; the first in (0, 1].
@@ -56,12 +55,12 @@ double normal(Generator::Bits bits) {
 
 // Calls value(global linear index) for every local element in row-major order of the local tensor. The runs of each
 // dimension are walked as an odometer; the last dimension's runs are contiguous in the global index.
-template <typename Value>
+template <typename Element, typename Value>
 void fill(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, Value&& value) {
   if (local.numel() == 0) return;
   const auto ndim = sizes.size();
-  auto host = at::empty(local.sizes(), at::TensorOptions().dtype(at::kDouble));
-  double* out = host.data_ptr<double>();
+  auto host = at::empty(local.sizes(), at::TensorOptions().dtype(c10::CppTypeToScalarType<Element>::value));
+  auto* out = host.template data_ptr<Element>();
   std::vector<std::vector<std::int64_t>> indices(ndim);  // global index of each local index, per dimension
   for (std::size_t dim = 0; dim < ndim; ++dim)
     for (const auto& run : shard_math::local_intervals(layout, static_cast<std::int64_t>(dim), sizes[dim], mesh.coordinate))
@@ -100,19 +99,49 @@ PhiloxState next_philox(MeshState& mesh) {
   return taken;
 }
 
+namespace {
+
+// The same draw for the imaginary parts, from another key.
+PhiloxState for_imaginary(PhiloxState state) { return {state.seed ^ 0x9E3779B97F4A7C15u, state.step}; }
+
+// Fills `local`, or both its parts, by draw(tensor of real numbers, state).
+template <typename Draw>
+void fill_parts(at::Tensor& local, PhiloxState state, Draw&& draw) {
+  if (!local.is_complex()) return draw(local, state);
+  auto real = at::real(local), imaginary = at::imag(local);
+  draw(real, state);
+  draw(imaginary, for_imaginary(state));
+}
+
+}  // namespace
+
 void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state) {
-  Generator generator(state);
-  // Rounding to a shorter type may give 1: the largest value below 1 of that type stands in.
-  const double below_one = local.scalar_type() == at::kFloat      ? 1.0 - 0x1.0p-24
-                           : local.scalar_type() == at::kBFloat16 ? 1.0 - 0x1.0p-8
-                           : local.scalar_type() == at::kHalf     ? 1.0 - 0x1.0p-11
-                                                                  : 1.0 - 0x1.0p-53;
-  fill(local, layout, sizes, mesh, [&](std::uint64_t index) { return std::min(uniform(generator.at(index)), below_one); });
+  fill_parts(local, state, [&](at::Tensor& part, PhiloxState part_state) {
+    Generator generator(part_state);
+    // Rounding to a shorter type may give 1: the largest value below 1 of that type stands in.
+    const double below_one = part.scalar_type() == at::kFloat      ? 1.0 - 0x1.0p-24
+                             : part.scalar_type() == at::kBFloat16 ? 1.0 - 0x1.0p-8
+                             : part.scalar_type() == at::kHalf     ? 1.0 - 0x1.0p-11
+                                                                   : 1.0 - 0x1.0p-53;
+    fill<double>(part, layout, sizes, mesh,
+                 [&](std::uint64_t index) { return std::min(uniform(generator.at(index)), below_one); });
+  });
 }
 
 void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state) {
+  fill_parts(local, state, [&](at::Tensor& part, PhiloxState part_state) {
+    Generator generator(part_state);
+    fill<double>(part, layout, sizes, mesh, [&](std::uint64_t index) { return normal(generator.at(index)); });
+  });
+}
+
+void fill_integers(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
+                   std::int64_t from, std::uint64_t range) {
   Generator generator(state);
-  fill(local, layout, sizes, mesh, [&](std::uint64_t index) { return normal(generator.at(index)); });
+  fill<std::int64_t>(local, layout, sizes, mesh, [&](std::uint64_t index) {
+    const auto bits = joined(generator.at(index));
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(from) + (range == 0 ? bits : bits % range));
+  });
 }
 
 }  // namespace dtensor::detail

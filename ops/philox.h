@@ -27,10 +27,13 @@ void seed_world(World& world, std::uint64_t seed);
 // Takes the next step of a mesh's state: what one random operator draws with.
 PhiloxState next_philox(MeshState& mesh);
 
-// Fill the local tensor (any dtype of floating type, dense in row-major order) of a DTensor with global sizes `sizes`.
-// Uniform in [0, 1), standard normal.
+// Fill the local tensor (dense in row-major order) of a DTensor with global sizes `sizes`.
+// Uniform in [0, 1), standard normal: any floating or complex dtype; real and imaginary part are drawn alike and apart.
 void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state);
 void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state);
+// Integers in [from, from + range), any dtype that holds them; a range of 0 stands for 2^64.
+void fill_integers(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
+                   std::int64_t from, std::uint64_t range);
 
 }  // namespace detail
 }  // namespace dtensor

@@ -32,6 +32,9 @@ struct Factor {
   // number of groups of dimensions that differ in size (query and key heads).
   bool even_only = false;
   std::int64_t size = 0;  // only for even_only
+  // Dimensions of different sizes carry it, cut in order and by one mesh dimension at most; the kernel fetches what its piece
+  // of the results reads beyond its piece of an operand (halo.h).
+  bool halo = false;
 };
 
 inline constexpr int no_factor = -1;  // a dimension of size 1, broadcast, or made by the operator: never sharded

@@ -49,6 +49,7 @@ void fill() {
   detail::add_flat_scatter_rules();
   detail::add_factory_rules();
   detail::add_random_rules();
+  detail::add_random_choice_rules();
 }
 
 // "aten::add_.Tensor" -> "aten::add.Tensor"; unchanged when the operator is not an in-place variant.

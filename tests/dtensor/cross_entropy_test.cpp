@@ -121,6 +121,22 @@ TEST_CASE("cross_entropy with rows cut too, and with the targets placed otherwis
   });
 }
 
+TEST_CASE("cross_entropy with targets that are pending") {
+  run_ranks(4, [](int) {
+    const auto mesh = line(4);
+    const auto pending = [&](const at::Tensor& value) {  // sums to value; no rank's part is a class
+      return from_local(mesh.coordinate()[0] == 0 ? value + 300 : at::full_like(value, -100), mesh, {Partial()});
+    };
+    for (const auto& [sizes, target] : std::vector<std::pair<std::vector<std::int64_t>, at::Tensor>>{
+             {{6}, at::tensor(4)}, {{3, 6}, at::tensor({5, 0, 2})}})
+      for (const auto& placement : {Shard(static_cast<std::int64_t>(sizes.size()) - 1), Shard(0), Replicate()}) {
+        const auto x = values(sizes);
+        check_close(at::cross_entropy_loss(place(x, mesh, {placement}), pending(target)), at::cross_entropy_loss(x, target),
+                    placement.to_string(), tolerance);
+      }
+  });
+}
+
 TEST_CASE("cross_entropy over interleaved classes") {
   run_ranks(2, [](int) {
     const auto mesh = line(2);

@@ -30,12 +30,25 @@ void draw_all(Agreement& agreement, const DeviceMesh& mesh, const Placements& pl
   manual_seed(7);
   agreement.check("randn", randn({8, 6}, mesh, placements));
   agreement.check("rand", rand({7, 5}, mesh, placements));
+  agreement.check("complex", randn({7, 5}, mesh, placements, at::kComplexDouble));
+  agreement.check("randint", randint(-3, 9, {7, 5}, mesh, placements));
   const auto ones_like = ones({8, 6}, mesh, placements);
   agreement.check("dropout", torch::dropout(ones_like, 0.5, true));
   agreement.check("dropout again", torch::dropout(ones_like, 0.5, true));
   agreement.check("bernoulli", at::bernoulli(ones_like * 0.3));
   agreement.check("rand_like", at::rand_like(ones_like));
   agreement.check("randn_like", at::randn_like(ones_like));
+  agreement.check("randint_like", at::randint_like(ones_like, 2, 7));
+  agreement.check("normal", at::normal(ones_like, ones_like * 2));
+  agreement.check("multinomial", at::multinomial(ones_like, 4));
+  agreement.check("multinomial, replaced", at::multinomial(ones_like, 9, true));
+  agreement.check("dropout of features", torch::feature_dropout(ones_like, 0.5, true));
+  agreement.check("alpha dropout of features", torch::feature_alpha_dropout(ones_like, 0.5, true));
+  agreement.check("alpha dropout", torch::alpha_dropout(ones_like, 0.5, true));
+  Placements of_vector = placements;
+  for (auto& placement : of_vector)
+    if (placement == Shard(1)) placement = Shard(0);
+  agreement.check("randperm", randperm(9, mesh, of_vector));
   if (!as_dtensor(ones_like).layout().has_partial()) {
     auto x = zeros({5, 3}, mesh, placements, at::kDouble);
     x.normal_(1, 2);
@@ -44,6 +57,12 @@ void draw_all(Agreement& agreement, const DeviceMesh& mesh, const Placements& pl
     agreement.check("uniform_", x);
     x.bernoulli_(0.25);
     agreement.check("bernoulli_", x);
+    agreement.check("bernoulli_ by tensor", x.bernoulli_(zeros({3}, mesh, Placements(placements.size(), Replicate())) + 0.5));
+    agreement.check("exponential_", x.exponential_(2));
+    agreement.check("cauchy_", x.cauchy_(1, 2));
+    agreement.check("log_normal_", x.log_normal_(1, 0.5));
+    agreement.check("geometric_", x.geometric_(0.3));
+    agreement.check("random_", x.random_(5));
   }
 }
 }  // namespace
@@ -68,6 +87,79 @@ TEST_CASE("K52: random values are the same on any mesh and placement") {
   CHECK(agreement.get("rand").max().item<double>() < 1);
   CHECK(normal.std().item<double>() > 1);
   CHECK(!at::equal(agreement.get("dropout"), agreement.get("dropout again")));
+  CHECK(at::equal(std::get<0>(agreement.get("randperm").sort()), at::arange(9)));
+}
+
+TEST_CASE("distributions: moments of many draws, and the ends of their ranges") {
+  run_ranks(2, [](int) {
+    manual_seed(23);
+    const auto mesh = line(2);
+    constexpr std::int64_t n = 40'000;
+    auto x = zeros({n}, mesh, {Shard(0)}, at::kDouble);
+    // Mean and deviation within 5 standard errors, roughly.
+    const auto moments = [&](const char* what, double mean, double deviation, double tolerance) {
+      check(std::abs(x.mean().item<double>() - mean) < tolerance, fmt::format("mean of {}: {}", what, x.mean().item<double>()));
+      check(std::abs(x.std().item<double>() - deviation) < 2 * tolerance, fmt::format("deviation of {}", what));
+    };
+    x.exponential_(2);
+    moments("exponential_", 0.5, 0.5, 0.0125);
+    check(x.min().item<double>() > 0, "exponential_ is positive");
+    x.log_normal_(0, 0.25);
+    moments("log_normal_", std::exp(0.03125), std::sqrt((std::exp(0.0625) - 1) * std::exp(0.0625)), 0.0075);
+    x.geometric_(0.25);
+    moments("geometric_", 4, std::sqrt(12.0), 0.09);
+    check(x.min().item<double>() == 1, "geometric_ counts from 1");
+    x.cauchy_(3, 0.5);
+    check(std::abs(x.median().item<double>() - 3) < 0.02, "median of cauchy_");
+    const auto above = x.gt(3.5).to(at::kDouble).mean().item<double>();
+    check(std::abs(above - 0.25) < 0.011, "upper quartile of cauchy_");
+    x.random_(-2, 3);
+    moments("random_", 0, std::sqrt(2.0), 0.036);
+    check(x.min().item<double>() == -2 && x.max().item<double>() == 2, "ends of random_");
+    const auto complex = randn({n}, mesh, {Shard(0)}, at::kComplexDouble);
+    check(std::abs(at::abs(complex).square().mean().item<double>() - 1) < 0.025, "a complex number's variance is 1");
+    auto bytes = zeros({n}, mesh, {Shard(0)}, at::kByte);
+    bytes.random_();
+    check(bytes.max().item<int>() == 255 && bytes.min().item<int>() == 0, "all values of a type");
+    // Shares of choices follow the weights; a weight of zero is never chosen.
+    const auto weights = place(at::tensor({1.0, 0.0, 2.0, 5.0}).expand({n / 8, 4}).contiguous(), mesh, {Shard(0)});
+    for (const bool replacement : {false, true}) {
+      const auto chosen = at::multinomial(weights, 1, replacement);
+      for (const auto& [which, share] : std::vector<std::pair<std::int64_t, double>>{{0, 0.125}, {1, 0}, {2, 0.25}, {3, 0.625}})
+        check(std::abs(chosen.eq(which).to(at::kDouble).mean().item<double>() - share) < (share == 0 ? 1e-12 : 0.035),
+              fmt::format("share of {}", which));
+    }
+  });
+}
+
+TEST_CASE("distributions: arguments that the stock operator refuses are refused on every rank") {
+  run_ranks(2, [](int) {
+    auto x = zeros({5, 3}, line(2), {Shard(0)}, at::kDouble);
+    refusal_of<c10::Error>([&] { x.exponential_(-1); }, "exponential_");
+    refusal_of<c10::Error>([&] { x.normal_(0, -1); }, "normal_");
+    refusal_of<c10::Error>([&] { x.uniform_(2, 1); }, "uniform_");
+    refusal_of<c10::Error>([&] { x.random_(3, 3); }, "random_");
+    refusal_of<c10::Error>([&] { randn({4}, line(2), {Shard(0)}, at::kLong); }, "normal integers");
+    auto weights = at::ones({4, 3}, at::kDouble);
+    weights[3][0] = -1;  // a row of the last rank
+    check_contains(error_of<c10::Error>([&] { at::multinomial(place(weights, line(2), {Shard(0)}), 1); }, "weights"),
+                   "element < 0");
+  });
+}
+
+TEST_CASE("Dropout2d: whole features, alike on replicas and apart on shards") {
+  run_ranks(4, [](int) {
+    torch::nn::Dropout2d module(0.5);
+    manual_seed(9);
+    auto x = leaf(at::ones({6, 8, 2, 2}, at::kDouble), grid(2, 2), {Shard(0), Shard(1)});
+    const auto y = module(x);
+    y.sum().backward();
+    const auto full = whole(y);
+    check_close(x.grad(), full, "the gradient uses the mask");
+    const auto features = full.flatten(2);
+    check(at::equal(features, features.select(2, 0).unsqueeze(2).expand_as(features)), "a feature is dropped as a whole");
+    check(!at::equal(full[0], full[4]), "parts differ");
+  });
 }
 
 TEST_CASE("K53: dropout masks on a data by tensor mesh") {
@@ -139,7 +231,6 @@ TEST_CASE("RandomState: get, set, and FixedRandomScope repeats the same numbers"
 TEST_CASE("a random operator without a distributed form is refused, not drawn apart") {
   run_ranks(2, [](int) {
     const auto x = place(at::ones({4, 6}, at::kDouble), line(2), {Shard(0)});
-    check_contains(refusal_of<UnsupportedError>([&] { at::multinomial(x, 2); }, "multinomial"), "random");
-    refusal_of<UnsupportedError>([&] { at::poisson(x); }, "poisson");
+    check_contains(refusal_of<UnsupportedError>([&] { at::poisson(x); }, "poisson"), "random");
   });
 }

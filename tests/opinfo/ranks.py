@@ -1,5 +1,8 @@
 """Runs a program on rank threads of this process, and makes a Python process enough like a C++ program for that."""
 
+import contextlib
+import functools
+import gc
 import math
 import sys
 import threading
@@ -74,8 +77,27 @@ class RandomNumbers:
 random_numbers = RandomNumbers()
 
 
+def unlock_cached_properties():
+    """Before Python 3.12 a cached_property holds one lock for all objects while it computes.
+
+    A rank that waits for the others in a collective inside one would keep them from ever arriving. No object here belongs
+    to two ranks.
+    """
+    stock = functools.cached_property.__init__
+
+    def init(self, function):
+        stock(self, function)
+        self.lock = contextlib.nullcontext()
+
+    functools.cached_property.__init__ = init
+    for existing in gc.get_objects():
+        if isinstance(existing, functools.cached_property):
+            existing.lock = contextlib.nullcontext()
+
+
 def prepare_process():
     torch.set_num_threads(1)
+    unlock_cached_properties()
     sys.setswitchinterval(1e-4)  # s; ranks take turns more often than Python's 5 ms
     random_numbers.install()
     # Importing torch registers kernels written in Python for the Meta backend, on which this library works out shapes. A C++

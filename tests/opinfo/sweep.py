@@ -181,21 +181,23 @@ def total(records):
 
 
 def report(records):
-    skipped, left_out = collections.defaultdict(list), []
+    skipped, left_out = collections.defaultdict(list), collections.defaultdict(list)
+    reasons = {"random_samples": "random values", "out_differs": "the plain out= form gives other values than the operator"}
     for record in records:
         if record.get("skipped"):
             skipped[record["skipped"]].append(record["operator"])
         elif not record.get("combinations"):
             skipped["its plain form does not return"].append(record["operator"])
-        if record.get("combinations") and record.get("random_samples"):
-            left_out.append(record["operator"])
+        for key, reason in reasons.items():
+            if record.get("combinations") and record.get(key):
+                left_out[reason].append(record["operator"])
         for kind in ("wrong", "disagree", "hang", "crash"):
             if record.get(kind):
                 print(f"{kind} {record[kind]}: {record['operator']}: {record['examples'][kind]}")
     for reason, names in skipped.items():
         print(f"skipped, {reason}: {len(names)}: {' '.join(names)}")
-    if left_out:
-        print(f"some samples skipped, random values: {len(left_out)}: {' '.join(left_out)}")
+    for reason, names in left_out.items():
+        print(f"some samples skipped, {reason}: {len(names)}: {' '.join(names)}")
 
 
 def complaints(arguments, sums):

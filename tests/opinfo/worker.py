@@ -18,7 +18,7 @@ import warnings
 import torch
 
 from compare import REPLICAS, first_difference
-from programs import program_for
+from programs import OutDiffers, program_for
 import ranks
 from samples import combinations_of, describe, name_of, op_db, placements_of, samples_of, use_even_sizes
 
@@ -148,6 +148,9 @@ def try_operator(library, options, operator, stuck, tell):
         tell(at=[number, -1], text=f"reference of sample {number} ({sample.shapes()})")
         try:
             expected = program.expected(sample)
+        except OutDiffers:
+            add(record, "out_differs")
+            continue
         except Exception:  # noqa: BLE001  (some samples are meant to throw)
             add(record, "reference_failed")
             continue
@@ -178,6 +181,8 @@ def why_untried(record, usable):
         return "forward was refused"
     if usable:
         return "its first samples have no dimension that can be cut"
+    if record.get("out_differs"):
+        return "the plain out= form gives other values than the operator"
     if record.get("random_samples"):
         return "random or uninitialised values"
     if record.get("reference_failed"):

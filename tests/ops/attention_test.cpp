@@ -5,6 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
+#include <limits>
+
 namespace dtensor::brute {
 namespace {
 
@@ -36,6 +38,20 @@ std::vector<Sample> samples() {
                           return Tensors{at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, true)};
                         })
                     .only_dtensors());
+  // A query that may attend to nothing gives 0; the scale may be negative.
+  for (const bool boolean : {false, true})
+    all.push_back(program("scaled_dot_product_attention in 3-D, a row hidden",
+                          {values({3, 5, 4}), values({3, 6, 4}), values({3, 6, 2})},
+                          [boolean](const Tensors& x) {
+                            auto visible = at::ones({5, 6}, at::kBool);
+                            visible[1].fill_(false);
+                            visible[3][2].fill_(false);
+                            const auto hidden = at::zeros({5, 6}, at::kDouble)
+                                                    .masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+                            const auto mask = boolean ? visible : hidden;
+                            return Tensors{at::scaled_dot_product_attention(x[0], x[1], x[2], mask, 0.0, false, -0.7)};
+                          })
+                      .only_dtensors());
   all.push_back(sample("aten::_fused_sdp_choice",
                        {values({2, 4, 5, 6}), values({2, 4, 5, 6}), values({2, 4, 5, 6}), none})
                     .without_gradient());

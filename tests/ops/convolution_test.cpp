@@ -28,6 +28,14 @@ std::vector<Sample> samples() {
   add({3, 4, 5}, {8, 2, 2}, none, {one, none_added, one, false, none_added, 2});
   add({2, 4, 5}, {4, 3, 2}, values({6}), {Numbers{2}, none_added, one, true, none_added, 2});
   add({2, 6, 4, 3}, {3, 2, 2, 3}, values({3}), {Numbers{2, 1}, Numbers{0, 1}, Numbers{1, 1}, false, Numbers{0, 0}, 3});
+  // Cut images: rows of the neighbours and of ranks beyond them, padding larger than a piece, outputs of fewer rows than ranks,
+  // rows that no output reads.
+  add({1, 2, 7}, {2, 2, 5}, values({2}), {one, Numbers{2}, one, false, none_added, 1});
+  add({2, 1, 9}, {2, 1, 3}, none, {Numbers{4}, none_added, one, false, none_added, 1});
+  add({1, 1, 5}, {1, 1, 2}, values({1}), {Numbers{3}, Numbers{4}, Numbers{2}, false, none_added, 1});
+  add({1, 2, 4}, {2, 1, 4}, values({2}), {one, none_added, one, false, none_added, 2});
+  add({1, 1, 6, 5}, {2, 1, 3, 2}, values({2}), {Numbers{2, 1}, Numbers{1, 0}, Numbers{1, 2}, false, Numbers{0, 0}, 1});
+  add({1, 1, 4, 3, 5}, {1, 1, 2, 3, 2}, none, {one, one, one, false, none_added, 1});
   // Pending input or weight: the bias counts once, whatever the reduction.
   all.push_back(sample("aten::convolution", {values({2, 2, 4}), values({3, 2, 2}), values({3}), one, one, one, false,
                                              none_added, 1})

@@ -22,11 +22,33 @@ std::vector<Sample> samples() {
     all.push_back(sample("aten::bernoulli", {values(shape, 0, 1)}).as_on_one_rank());
     all.push_back(sample("aten::rand_like", {x}).as_on_one_rank().any_pending());
     all.push_back(sample("aten::randn_like", {x}).as_on_one_rank().any_pending());
+    for (const char* name : {"aten::rand_like.generator", "aten::randn_like.generator"})
+      all.push_back(sample(name, {x, c10::IValue()}).as_on_one_rank().any_pending());
+    all.push_back(sample("aten::randint_like", {x, 9}).as_on_one_rank().without_gradient().any_pending());
+    all.push_back(sample("aten::randint_like.generator", {x, 9, c10::IValue()}).as_on_one_rank().without_gradient().any_pending());
+    all.push_back(sample("aten::randint_like.low_dtype", {x, -3, 9}).as_on_one_rank().without_gradient().any_pending());
+    all.push_back(sample("aten::randint_like.low_generator_dtype", {x, -3, 9, c10::IValue()}).as_on_one_rank().without_gradient().any_pending());
+    all.push_back(sample("aten::exponential_", {x, 2.0}).as_on_one_rank());
+    all.push_back(sample("aten::cauchy_", {x, 1.0, 2.0}).as_on_one_rank());
+    all.push_back(sample("aten::geometric_", {x, 0.25}).as_on_one_rank());
+    all.push_back(sample("aten::log_normal_", {x, 1.0, 0.5}).as_on_one_rank());
+    all.push_back(sample("aten::random_", {x}).as_on_one_rank());
+    all.push_back(sample("aten::random_.to", {x, 5}).as_on_one_rank());
+    all.push_back(sample("aten::random_.from", {x, -5, c10::IValue()}).as_on_one_rank());
+    all.push_back(sample("aten::bernoulli.p", {x, 0.25}).as_on_one_rank().without_gradient());
+    all.push_back(sample("aten::bernoulli_.Tensor", {x, values(shape, 0, 1)}).as_on_one_rank());
+    all.push_back(sample("aten::normal.Tensor_float", {x, 2.0}).as_on_one_rank());
+    all.push_back(sample("aten::normal.float_Tensor", {1.0, values(shape, 0, 1)}).as_on_one_rank());
+    all.push_back(sample("aten::normal.Tensor_Tensor", {x, values(shape, 0, 1)}).as_on_one_rank());
     all.push_back(
         program("dropout", {x}, [](const Tensors& t) { return Tensors{at::dropout(t[0], 0.25, true)}; })
             .as_on_one_rank()
             .reaches({"aten::native_dropout_backward"}));
   }
+  all.push_back(sample("aten::normal.Tensor_Tensor", {values({5, 1}), values({3}, 0, 1)}).as_on_one_rank());
+  for (const bool replacement : {false, true})
+    for (const auto& shape : {Numbers{6}, Numbers{5, 4}, Numbers{4, 6}, Numbers{0, 3}})
+      all.push_back(sample("aten::multinomial", {values(shape, 0, 1) + 0.1, 3, replacement}).as_on_one_rank());
   for (auto& one : all)
     if (one.in_place) one.refuses_pending_self();
   all.push_back(program("numbers drawn into a transposed tensor", {values({5, 3})},
