@@ -128,7 +128,7 @@ TEST_CASE("cross_entropy with targets that are pending") {
       return from_local(mesh.coordinate()[0] == 0 ? value + 300 : at::full_like(value, -100), mesh, {Partial()});
     };
     for (const auto& [sizes, target] : std::vector<std::pair<std::vector<std::int64_t>, at::Tensor>>{
-             {{6}, at::tensor(4)}, {{3, 6}, at::tensor({5, 0, 2})}})
+             {{6}, at::scalar_tensor(4, at::kLong)}, {{3, 6}, at::tensor({5, 0, 2}, at::kLong)}})
       for (const auto& placement : {Shard(static_cast<std::int64_t>(sizes.size()) - 1), Shard(0), Replicate()}) {
         const auto x = values(sizes);
         check_close(at::cross_entropy_loss(place(x, mesh, {placement}), pending(target)), at::cross_entropy_loss(x, target),
