@@ -5,6 +5,7 @@
 #include "parallelize/did_you_mean.h"
 #include "parallelize/gradient_synchronization.h"
 #include "parallelize/lowering.h"
+#include "parallelize/optimizer_state.h"
 #include "parallelize/plan_agreement.h"
 #include "placements/error.h"
 #include "placements/shard_math.h"
@@ -141,6 +142,7 @@ ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh
     report.tensors.push_back(describe_applied(entry, plan));
   }
   for (const auto& point : lowered.points) prepare(point, description, mesh, plan);
+  for (auto* optimizer : options.optimizers) distribute_optimizer_state(*optimizer, options.source);
   at::autocast::clear_cache();  // it may hold casts of the former parameters
   std::vector<at::Tensor> parameters;
   for (const auto& entry : lowered.tensors)
@@ -152,7 +154,7 @@ ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh
   return report;
 }
 
-void unparallelize(torch::nn::Module& module) {
+void unparallelize(torch::nn::Module& module, const std::vector<torch::optim::Optimizer*>& optimizers) {
   const at::NoGradGuard no_grad;
   auto description = describe(module);
   World* world = nullptr;
@@ -169,6 +171,7 @@ void unparallelize(torch::nn::Module& module) {
           is_dtensor(gradient) ? DTensor(gradient.detach()).full_tensor() : gradient;
     for (auto& member : entry.members) member.set_data(whole);
   }
+  for (auto* optimizer : optimizers) gather_optimizer_state(*optimizer);
   if (!world) return;
   at::autocast::clear_cache();
   detail::remove_gradient_synchronization(module, *world);

@@ -12,6 +12,10 @@
 #include <string>
 #include <vector>
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace dtensor {
 
 struct ApplyOptions {
@@ -21,6 +25,8 @@ struct ApplyOptions {
   // As in ModelFacts (plan_check.h).
   std::vector<std::pair<std::string, std::int64_t>> heads = {}, kv_heads = {};
   std::optional<std::int64_t> sequence = {}, batch = {};
+  // Optimizers that have stepped already: their state follows the parameters (optimizer_state.h).
+  std::vector<torch::optim::Optimizer*> optimizers = {};
 };
 
 // The mesh a plan asks for, over the whole world. One size of -1 is what is left.
@@ -37,8 +43,8 @@ ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh
                                ApplyOptions options = {});
 
 // Undoes it: every parameter, gradient and buffer is a plain tensor with the whole value on every rank again, in
-// place; wishes, points and gradient synchronisation are gone. Gathers one tensor after another. State of an
-// optimizer that has stepped stays as it is: make a new one. Nothing to do for a module that is not parallelised.
-void unparallelize(torch::nn::Module& module);
+// place; wishes, points and gradient synchronisation are gone. Gathers one tensor after another. The state of these
+// optimizers follows. Nothing to do for a module that is not parallelised.
+void unparallelize(torch::nn::Module& module, const std::vector<torch::optim::Optimizer*>& optimizers = {});
 
 }  // namespace dtensor
