@@ -1,3 +1,4 @@
+#include "dtensor/grouped_query.h"
 #include "dtensor/meta.h"
 #include "dtensor/override.h"
 
@@ -47,6 +48,9 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                         const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
                                         std::optional<double> scale, bool enable_gqa) {
+  if (enable_gqa && shares_heads(query, key))
+    return override_::scaled_dot_product_attention(query, with_shared_heads(key, query), with_shared_heads(value, query), mask,
+                                        dropout_p, is_causal, scale, false);
   const bool flash = query.device().is_cpu() && dropout_p == 0 && query.dim() == 4;
   if (!flash && !enable_gqa && is_dtensor(query) && query.dim() >= 3)
     return attention(query, key, value, mask, dropout_p, is_causal, scale);

@@ -161,12 +161,15 @@ class Solver {
         if (rule_.operands[i][dim] == factor)
           candidate.operands[i] = cut.with_dim(static_cast<std::int64_t>(dim));
     const Factor& kind = rule_.factors[static_cast<std::size_t>(factor)];
+    if (kind.packing == Factor::Packing::join)
+      for (std::size_t i = 0; i < candidate.operands.size(); ++i)
+        candidate.operands[i] = call_.operands[i].placement(mesh_dim);
     for (std::size_t r = 0; r < rule_.results.size(); ++r) {
       const ResultRule& result = rule_.results[r];
       bool carries = false;
       for (std::size_t dim = 0; dim < result.dims.size(); ++dim)
         if (result.dims[dim] == factor) {
-          candidate.results[r] = cut.with_dim(static_cast<std::int64_t>(dim));
+          candidate.results[r] = cut_of(result, kind, cut, mesh_dim).with_dim(static_cast<std::int64_t>(dim));
           carries = true;
         }
       if (!carries && result.completed && !result.alike && result.defined && call_.mesh->size(mesh_dim) > 1)
@@ -177,6 +180,25 @@ class Solver {
     }
     candidate.name = fmt::format("shard factor {}", factor);
     add(all, std::move(candidate), mesh_dim);
+  }
+
+  // How a result is cut where operands are cut so: the same, but for packed dimensions.
+  Placement cut_of(const ResultRule& result, const Factor& factor, const Placement& cut, int mesh_dim) const {
+    if (factor.packing == Factor::Packing::none) return cut;
+    std::vector<std::int64_t> parts;
+    if (factor.packing == Factor::Packing::split) {
+      const auto first = cut.parts().begin() + static_cast<std::ptrdiff_t>(result.parts.first);
+      parts.assign(first, first + static_cast<std::ptrdiff_t>(result.parts.second));
+    } else {
+      for (const Operand& operand : call_.operands) {
+        const auto own = operand.placement(mesh_dim);
+        if (own.is_interleaved())
+          parts.insert(parts.end(), own.parts().begin(), own.parts().end());
+        else
+          parts.push_back(operand.sizes[static_cast<std::size_t>(own.dim())]);
+      }
+    }
+    return parts.size() == 1 ? Shard(cut.dim()) : Interleaved(cut.dim(), parts);
   }
 
   void add_factors(std::vector<Candidate>& all, int mesh_dim) const {
@@ -220,7 +242,9 @@ class Solver {
       const Factor& kind = rule_.factors[f];
       const bool known = std::any_of(all.begin(), all.end(),
                                      [factor](const Candidate& candidate) { return candidate.factor == factor; });
-      if (kind.kind != Factor::Kind::pass || kind.halo || known || cuts_[f] != 1 || is_cut(factor)) continue;
+      if (kind.kind != Factor::Kind::pass || kind.halo || kind.packing != Factor::Packing::none || known || cuts_[f] != 1 ||
+          is_cut(factor))
+        continue;
       const auto ranks = call_.mesh->size(mesh_dim), size = size_of(factor);
       if ((kind.even_only && kind.size % ranks != 0) || size < 2) continue;
       const auto before = all.size();
@@ -330,8 +354,9 @@ class Solver {
         for (std::size_t dim = 0; dim < rule_.operands[i].size(); ++dim)
           if (rule_.operands[i][dim] == static_cast<int>(factor))
             places.push_back({static_cast<std::int16_t>(i), static_cast<std::int16_t>(dim)});
-      // The parts of an evenly cut factor may stand for groups of unlike sizes.
-      const bool alike = !rule_.factors[factor].even_only && !rule_.factors[factor].halo;
+      // The parts of an evenly cut factor may stand for groups of unlike sizes, as joined operands do.
+      const Factor& kind = rule_.factors[factor];
+      const bool alike = !kind.even_only && !kind.halo && kind.packing == Factor::Packing::none;
       if (places.size() > 1 && alike) decision.equal_sizes.push_back(std::move(places));
     }
     decision.kernel = rule_.kernel;

@@ -3,6 +3,7 @@
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
 #include "ops/view_copies.h"
+#include "placements/shard_math.h"
 
 #include <algorithm>
 #include <limits>
@@ -17,7 +18,29 @@ std::vector<int> all_operands(const OperatorCall& call) {
   return all;
 }
 
-// cat(tensors, dim): the joined dimension is whole, the others pass. Tensors [0] may stand among others of any rank.
+// The mesh dimension that alone cuts a tensor dimension, or -1.
+int only_cut(const Operand& operand, std::int64_t dim) {
+  if (!operand.layout) return -1;
+  const auto cutting = operand.layout->mesh_dims_cutting(dim);
+  return cutting.size() == 1 ? cutting[0] : -1;
+}
+
+// Whether tensors that are joined along `dim` are all cut there by one mesh dimension, in few parts: each layout that a
+// program makes is kept, and one that joins again and again (a growing cache) must come to an end.
+bool joins_parts(const OperatorCall& call, std::int64_t dim) {
+  constexpr std::size_t most_parts = 8;
+  const int mesh_dim = only_cut(call.operand(0), dim);
+  std::size_t parts = 0;
+  for (const auto& operand : call.operands) {
+    if (mesh_dim < 0 || only_cut(operand, dim) != mesh_dim || operand.ndim() != call.operand(0).ndim()) return false;
+    const auto cut = operand.placement(mesh_dim);
+    parts += cut.is_interleaved() ? cut.parts().size() : 1;
+  }
+  return parts <= most_parts;
+}
+
+// cat(tensors, dim): the joined dimension is whole, or packed (Note [Packed dimensions]); the others pass. Tensors [0] may
+// stand among others of any rank.
 std::optional<Rule> cat(const OperatorCall& call) {
   std::int64_t ndim = 0;
   for (const auto& operand : call.operands) ndim = std::max(ndim, operand.ndim());
@@ -25,7 +48,16 @@ std::optional<Rule> cat(const OperatorCall& call) {
   if (ndim == 0 || dim < 0 || dim >= ndim) return std::nullopt;
   RuleBuilder builder(call);
   std::vector<int> letters;
-  for (std::int64_t i = 0; i < ndim; ++i) letters.push_back(i == dim ? no_factor : builder.factor());
+  const bool packs = joins_parts(call, dim);
+  for (std::int64_t i = 0; i < ndim; ++i) letters.push_back(i == dim && !packs ? no_factor : builder.factor());
+  if (packs) {
+    builder.at(letters[static_cast<std::size_t>(dim)]).packing = Factor::Packing::join;
+    auto sizes = call.operand(0).sizes.vec();
+    for (std::size_t i = 1; i < call.operands.size(); ++i)
+      sizes[static_cast<std::size_t>(dim)] += call.operand(i).sizes[static_cast<std::size_t>(dim)];
+    for (std::size_t i = 0; i < call.operands.size(); ++i) builder.operand(i, letters);
+    return builder.sized_result(letters, std::move(sizes)).linear(all_operands(call)).by_sizes().build();
+  }
   for (std::size_t i = 0; i < call.operands.size(); ++i) {
     const auto& operand = call.operand(i);
     if (operand.ndim() == ndim) {
@@ -66,6 +98,48 @@ std::optional<Rule> pieces(const OperatorCall& call, std::int64_t dim, std::int6
   return builder.passes_any_pending().view().by_sizes().list_result().build();
 }
 
+// The local sizes of the pieces.
+void local_split(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  const auto base = stack.size() - context.global_arguments.size();
+  const auto local = stack[base].toTensor();
+  const auto dim = OperatorCall::wrap_dim(stack[base + 2].toInt(), local.dim());
+  std::vector<std::int64_t> sizes;
+  for (const auto& result : context.decision.results)
+    sizes.push_back(shard_math::local_sizes(*result.layout, result.sizes,
+                                            context.coordinate())[static_cast<std::size_t>(dim)]);
+  stack.resize(base);
+  stack.emplace_back(local.split_with_sizes(sizes, dim));
+}
+
+// Pieces of these sizes where they are whole parts of a packed dimension, else nothing.
+std::optional<Rule> packed_pieces(const OperatorCall& call, std::int64_t dim, const std::vector<std::int64_t>& sizes) {
+  const auto& self = call.operand(0);
+  const int mesh_dim = only_cut(self, dim);
+  if (mesh_dim < 0 || !self.placement(mesh_dim).is_interleaved()) return std::nullopt;
+  const auto parts = self.placement(mesh_dim).parts();
+  RuleBuilder builder(call);
+  const auto letters = builder.letters(0);
+  builder.at(letters[static_cast<std::size_t>(dim)]).packing = Factor::Packing::split;
+  std::size_t next = 0;
+  for (const auto size : sizes) {
+    const auto first = next;
+    std::int64_t taken = 0;
+    while (next < parts.size() && (taken < size || next == first)) taken += parts[next++];
+    if (taken != size) return std::nullopt;
+    auto result = self.sizes.vec();
+    result[static_cast<std::size_t>(dim)] = size;
+    builder.sized_result(letters, std::move(result));
+    builder.rule().results.back().parts = {first, next - first};
+  }
+  if (next != parts.size()) return std::nullopt;
+  return builder.passes_any_pending().view().by_sizes().list_result().kernel(local_split).build();
+}
+
+std::optional<Rule> pieces_of(const OperatorCall& call, std::int64_t dim, const std::vector<std::int64_t>& sizes) {
+  if (auto packed = packed_pieces(call, dim, sizes)) return packed;
+  return pieces(call, dim, static_cast<std::int64_t>(sizes.size()), false);
+}
+
 // split.Tensor(self, split_size, dim)
 std::optional<Rule> split(const OperatorCall& call) {
   const auto ndim = call.operand(0).ndim();
@@ -74,11 +148,17 @@ std::optional<Rule> split(const OperatorCall& call) {
   if (dim < 0 || dim >= ndim || size < 0) return std::nullopt;
   const auto have = call.operand(0).sizes[static_cast<std::size_t>(dim)];
   if (size == 0 && have != 0) return std::nullopt;
-  return pieces(call, dim, size == 0 ? 1 : std::max<std::int64_t>(1, (have + size - 1) / size), false);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t at = 0; at < have; at += size) sizes.push_back(std::min(size, have - at));
+  if (sizes.empty()) sizes.push_back(0);
+  return pieces_of(call, dim, sizes);
 }
 // split_with_sizes(self, split_sizes, dim)
 std::optional<Rule> split_with_sizes(const OperatorCall& call) {
-  return pieces(call, call.argument(2).toInt(), static_cast<std::int64_t>(call.argument(1).toIntVector().size()), false);
+  const auto ndim = call.operand(0).ndim();
+  const auto dim = OperatorCall::wrap_dim(call.argument(2).toInt(), ndim);
+  if (dim < 0 || dim >= ndim) return std::nullopt;
+  return pieces_of(call, dim, call.argument(1).toIntVector());
 }
 // unbind.int(self, dim)
 std::optional<Rule> unbind(const OperatorCall& call) {
@@ -169,6 +249,20 @@ std::optional<Rule> placed_in_zeros(const OperatorCall& call, bool dropped) {
 std::optional<Rule> slice_backward(const OperatorCall& call) { return placed_in_zeros(call, false); }
 std::optional<Rule> select_backward(const OperatorCall& call) { return placed_in_zeros(call, true); }
 
+// The same with memory of their own.
+void local_split_copy(const KernelContext& context, std::vector<c10::IValue>& stack) {
+  local_split(context, stack);
+  auto copies = stack.back().toTensorVector();
+  for (auto& piece : copies) piece = piece.clone();
+  stack.back() = copies;
+}
+template <RuleFunction function>
+std::optional<Rule> split_copy_of(const OperatorCall& call) {
+  auto rule = copy_of<function>(call);
+  if (rule && rule->kernel) rule->kernel = local_split_copy;
+  return rule;
+}
+
 // unsafe_split serves composites that write to the pieces in place (LSTM cells), which pending ones would refuse.
 template <RuleFunction function>
 std::optional<Rule> reduced(const OperatorCall& call) {
@@ -192,10 +286,10 @@ void detail::add_join_split_rules() {
   add_rule("aten::_stack", stack);
   add_rule("aten::narrow_copy", narrow_copy);
   // The same as views, with memory of their own.
-  add_rule("aten::unsafe_split.Tensor", reduced<copy_of<split>>);
-  add_rule("aten::unsafe_split_with_sizes", reduced<copy_of<split_with_sizes>>);
-  add_rule("aten::split_copy.Tensor", copy_of<split>);
-  add_rule("aten::split_with_sizes_copy", copy_of<split_with_sizes>);
+  add_rule("aten::unsafe_split.Tensor", reduced<split_copy_of<split>>);
+  add_rule("aten::unsafe_split_with_sizes", reduced<split_copy_of<split_with_sizes>>);
+  add_rule("aten::split_copy.Tensor", split_copy_of<split>);
+  add_rule("aten::split_with_sizes_copy", split_copy_of<split_with_sizes>);
   add_rule("aten::unbind_copy.int", copy_of<unbind>);
   add_rule("aten::slice_copy.Tensor", copy_of<slice, local_slice>);
   add_rule("aten::select_copy.int", copy_of<select>);

@@ -35,6 +35,13 @@ struct Factor {
   // Dimensions of different sizes carry it, cut in order and by one mesh dimension at most; the kernel fetches what its piece
   // of the results reads beyond its piece of an operand (halo.h).
   bool halo = false;
+  // Note [Packed dimensions]
+  // An interleaved cut holds a rank's piece of every part of a packed dimension (q, k and v of one weight), so taking the
+  // parts apart and putting them together again moves nothing. `split`: sharded only as operand 0 is cut, by an
+  // interleaved cut; each result has the parts that ResultRule::parts names. `join`: sharded only where every operand is
+  // cut already; the result is interleaved, its parts are the operands' in order.
+  enum class Packing { none, split, join };
+  Packing packing = Packing::none;
 };
 
 inline constexpr int no_factor = -1;  // a dimension of size 1, broadcast, or made by the operator: never sharded
@@ -51,6 +58,7 @@ struct ResultRule {
   bool completed = false;                // the kernel finishes the reduction: Replicate where a missing factor is sharded
   bool defined = true;                   // false: the operator returns an undefined tensor here
   std::vector<ViewDim> view_dims = {};   // of a view whose strides these tell, whatever the sizes are; else empty
+  std::pair<std::size_t, std::size_t> parts = {};  // {first, count} of a packed dimension (Packing::split)
   bool alike = false;                    // with `completed`: nothing to reduce, every rank has the same result anyway
 };
 

@@ -14,4 +14,5 @@
 #include "parallelize/plan_check.h"
 #include "parallelize/points.h"
 #include "parallelize/save.h"
+#include "parallelize/script_module.h"
 #include "parallelize/vocab_parallel_cross_entropy.h"

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/jit/api/module.h>
 
 #include <map>
 
@@ -22,7 +23,7 @@ class Synchronizer;
 
 // All synchronizers of a World by module, so that NoGradientSync finds them.
 struct Synchronizers {
-  std::map<const torch::nn::Module*, std::shared_ptr<Synchronizer>> by_module;
+  std::map<const void*, std::shared_ptr<Synchronizer>> by_module;
 };
 
 class Synchronizer : public std::enable_shared_from_this<Synchronizer> {
@@ -216,15 +217,15 @@ class Synchronizer : public std::enable_shared_from_this<Synchronizer> {
 
 }  // namespace
 
-void install_gradient_synchronization(torch::nn::Module& module, const std::vector<at::Tensor>& parameters,
+void install_gradient_synchronization(const void* owner, const std::vector<at::Tensor>& parameters,
                                       const DeviceMesh& mesh, const std::optional<DataParallel>& data_parallel) {
   auto synchronizer = std::make_shared<Synchronizer>(parameters, mesh, data_parallel);
   synchronizer->install();
-  mesh.world().slot<Synchronizers>().by_module[&module] = std::move(synchronizer);
+  mesh.world().slot<Synchronizers>().by_module[owner] = std::move(synchronizer);
 }
 
-void remove_gradient_synchronization(torch::nn::Module& module, World& world) {
-  world.slot<Synchronizers>().by_module.erase(&module);
+void remove_gradient_synchronization(const void* owner, World& world) {
+  world.slot<Synchronizers>().by_module.erase(owner);
 }
 
 }  // namespace detail
@@ -233,11 +234,14 @@ struct NoGradientSync::State {
   std::shared_ptr<detail::Synchronizer> synchronizer;
 };
 
-NoGradientSync::NoGradientSync(torch::nn::Module& module) : state_(std::make_unique<State>()) {
+NoGradientSync::NoGradientSync(torch::nn::Module& module) : NoGradientSync(static_cast<const void*>(&module)) {}
+NoGradientSync::NoGradientSync(const torch::jit::Module& module)
+    : NoGradientSync(static_cast<const void*>(module._ivalue().get())) {}
+NoGradientSync::NoGradientSync(const void* owner) : state_(std::make_unique<State>()) {
   auto& all = World::current().slot<detail::Synchronizers>().by_module;
-  const auto found = all.find(&module);
+  const auto found = all.find(owner);
   if (found == all.end())
-    throw PlanError({"NoGradientSync: no plan was applied to this module (" + module.name() + ")"});
+    throw PlanError({"NoGradientSync: no plan was applied to this module"});
   state_->synchronizer = found->second;
   ++state_->synchronizer->paused;
 }

@@ -10,6 +10,10 @@
 #include <optional>
 #include <vector>
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace dtensor {
 
 // Gradients of backward passes inside the scope stay pending and add up without communication; the first backward
@@ -18,11 +22,13 @@ class NoGradientSync {
  public:
   // Errors: PlanError when no plan was applied to the module.
   explicit NoGradientSync(torch::nn::Module& module);
+  explicit NoGradientSync(const torch::jit::Module& module);
   ~NoGradientSync();
   NoGradientSync(const NoGradientSync&) = delete;
   NoGradientSync& operator=(const NoGradientSync&) = delete;
 
  private:
+  explicit NoGradientSync(const void* owner);
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -35,10 +41,11 @@ namespace detail {
 // data-parallel dimension every parameter takes part in its bucket, one without a gradient as zeros, so that a branch
 // taken on one rank alone cannot make ranks disagree about the collectives; a flag per parameter tells whether anybody
 // had a gradient, so that parameters used by nobody keep none.
-void install_gradient_synchronization(torch::nn::Module& module, const std::vector<at::Tensor>& parameters,
+// `owner` identifies the module.
+void install_gradient_synchronization(const void* owner, const std::vector<at::Tensor>& parameters,
                                       const DeviceMesh& mesh, const std::optional<DataParallel>& data_parallel);
 // The hooks stay at the parameters and do nothing any more.
-void remove_gradient_synchronization(torch::nn::Module& module, World& world);
+void remove_gradient_synchronization(const void* owner, World& world);
 }  // namespace detail
 
 }  // namespace dtensor

@@ -84,11 +84,13 @@ class Lowering {
       faults_.add(std::move(fault), "its weight is no registered parameter of the module tree");
       return false;
     }
-    if (!check_sizes({plan_, module_, facts_, ranks_}, rule, module, faults_)) return false;
+    const SizeCheck check{plan_, module_, facts_, ranks_};
+    if (!check_sizes(check, rule, module, faults_)) return false;
     std::vector<std::int64_t> parts;
     if (style.kind == StyleKind::packed_colwise || style.kind == StyleKind::packed_rowwise)
       parts = packed_parts(style, weight_sizes(module)[style.kind == StyleKind::packed_colwise ? 0 : 1]);
-    const auto lowered = lower_style(style, module.kind, parts, tp_);
+    auto lowered = lower_style(style, module.kind, parts, tp_);
+    if (shares_kv_heads(check, rule, module)) lowered.weight = lowered.bias = Replicate();
     const bool placed = place(module.weight, lowered.weight, rule, module, lowered.wish);
     return place(module.bias, lowered.bias, rule, module, {}) && placed;
   }

@@ -2,11 +2,13 @@
 
 #include "dtensor/dtensor.h"
 #include "dtensor/meta.h"
+#include "parallelize/apply_plan.h"
 #include "parallelize/did_you_mean.h"
 #include "parallelize/gradient_synchronization.h"
 #include "parallelize/lowering.h"
 #include "parallelize/optimizer_state.h"
 #include "parallelize/plan_agreement.h"
+#include "parallelize/points.h"
 #include "placements/error.h"
 #include "placements/shard_math.h"
 
@@ -120,20 +122,21 @@ DeviceMesh make_mesh(const ParallelPlan& plan, World& world, c10::DeviceType dev
 
 DeviceMesh ParallelPlan::make_mesh(World& world) const { return dtensor::make_mesh(*this, world); }
 
-ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
-                               ApplyOptions options) {
-  const auto description = describe(module);
+namespace detail {
+
+ApplyReport apply_plan(const ModuleDescription& description, const void* owner, const DeviceMesh& mesh,
+                       const ParallelPlan& plan, const ApplyOptions& options) {
   auto faults = mesh_faults(plan, mesh.layout());
   const PlanMesh sizes{mesh.layout().names(), mesh.layout().shape()};
-  auto lowered = detail::lower(description, sizes, plan,
-                               {options.heads, options.kv_heads, options.sequence, options.batch});
+  auto lowered =
+      lower(description, sizes, plan, {options.heads, options.kv_heads, options.sequence, options.batch});
   faults.insert(faults.end(), lowered.faults.begin(), lowered.faults.end());
-  if (!faults.empty()) throw PlanError(detail::texts(faults));
+  if (!faults.empty()) throw PlanError(texts(faults));
   if (c10::InferenceMode::is_enabled())
     throw UnsupportedError(
         "parallelize_module: inference mode is on. Apply the plan outside it: parameters made in inference "
         "mode cannot be trained.");
-  detail::check_agreement(plan, description, mesh);
+  check_agreement(plan, description, mesh);
   const at::NoGradGuard no_grad;
   ApplyReport report;
   report.notes = lowered.notes;
@@ -147,16 +150,16 @@ ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh
   std::vector<at::Tensor> parameters;
   for (const auto& entry : lowered.tensors)
     if (!entry.source.buffer) parameters.push_back(entry.source.tensor);
-  detail::install_gradient_synchronization(module, parameters, mesh, plan.data_parallel);
+  install_gradient_synchronization(owner, parameters, mesh, plan.data_parallel);
   Policy policy;
   policy.plain_tensors = PlainTensors::replicate_checked;
   mesh.world().set_policy(plan.policy.value_or(policy));
   return report;
 }
 
-void unparallelize(torch::nn::Module& module, const std::vector<torch::optim::Optimizer*>& optimizers) {
+World* undo_plan(ModuleDescription& description, const void* owner,
+                 const std::vector<torch::optim::Optimizer*>& optimizers) {
   const at::NoGradGuard no_grad;
-  auto description = describe(module);
   World* world = nullptr;
   for (auto& entry : description.tensors) {
     if (!entry.is_dtensor) continue;
@@ -172,10 +175,22 @@ void unparallelize(torch::nn::Module& module, const std::vector<torch::optim::Op
     for (auto& member : entry.members) member.set_data(whole);
   }
   for (auto* optimizer : optimizers) gather_optimizer_state(*optimizer);
-  if (!world) return;
+  if (!world) return nullptr;
   at::autocast::clear_cache();
-  detail::remove_gradient_synchronization(module, *world);
-  detail::forget_points(module, *world);
+  remove_gradient_synchronization(owner, *world);
+  return world;
+}
+
+}  // namespace detail
+
+ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
+                               const ApplyOptions& options) {
+  return detail::apply_plan(describe(module), &module, mesh, plan, options);
+}
+
+void unparallelize(torch::nn::Module& module, const std::vector<torch::optim::Optimizer*>& optimizers) {
+  auto description = describe(module);
+  if (auto* world = detail::undo_plan(description, &module, optimizers)) detail::forget_points(module, *world);
 }
 
 }  // namespace dtensor

@@ -40,7 +40,7 @@ DeviceMesh make_mesh(const ParallelPlan& plan, World& world,
 // (plan_check.h), before anything changes and before any communication. Then ranks compare a hash of plan and module,
 // the only communication before the change: PlanError on all of them when they differ.
 ApplyReport parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
-                               ApplyOptions options = {});
+                               const ApplyOptions& options = {});
 
 // Undoes it: every parameter, gradient and buffer is a plain tensor with the whole value on every rank again, in
 // place; wishes, points and gradient synchronisation are gone. Gathers one tensor after another. The state of these

@@ -45,6 +45,9 @@ struct Style {
   // Attention heads in the cut dimension, so that every rank gets whole ones; 0 = not said. For packed QKV: of the
   // first part, and of the others.
   std::int64_t heads = 0, kv_heads = 0;
+  // colwise, key or value projections: where the ranks do not divide kv_heads, every rank holds the weight whole, and
+  // grouped-query attention takes the heads that the rank's query heads read.
+  bool share_kv_heads = false;
   friend bool operator==(const Style&, const Style&) = default;
 };
 

@@ -137,6 +137,7 @@ PlanRule read_rule(const json& document, std::size_t index, std::vector<PlanFaul
   style.parts = rule.value("parts", style.parts);
   style.heads = rule.value("heads", style.heads);
   style.kv_heads = rule.value("kv_heads", style.kv_heads);
+  style.share_kv_heads = rule.value("share_kv_heads", style.share_kv_heads);
   result.style = std::move(style);
   return result;
 }
@@ -216,6 +217,7 @@ ordered_json written(const PlanRule& rule) {
   if (!style.parts.empty()) object["parts"] = style.parts;
   if (style.heads != 0) object["heads"] = style.heads;
   if (style.kv_heads != 0) object["kv_heads"] = style.kv_heads;
+  if (style.share_kv_heads) object["share_kv_heads"] = true;
   if (rule.override_others) object["override"] = true;
   return object;
 }

@@ -143,6 +143,10 @@ inline constexpr char plan_schema[] = R"SCHEMA({
         "kv_heads": {
           "description": "Key-value heads in the cut dimension (packed: in each part after the first).",
           "type": "integer", "minimum": 1, "x-accepts": "a number of key-value heads, 1 or more"
+        },
+        "share_kv_heads": {
+          "description": "Where ranks do not divide the key-value heads, every rank holds all of them.",
+          "type": "boolean", "default": false
         }
       }
     },

@@ -45,7 +45,7 @@ class Checker {
       if (!check_parts(parts)) return false;
     }
     if (module_.kind == ModuleKind::linear) check_heads(parts);
-    check_empty();
+    if (!shares_kv_heads(check_, rule_, module_)) check_empty();
     return true;
   }
 
@@ -82,9 +82,12 @@ class Checker {
 
   void check_heads(const std::vector<std::int64_t>& parts) {
     const auto heads = stated(style_.heads, check_.facts.heads, module_.path);
-    const auto kv_heads = stated(style_.kv_heads, check_.facts.kv_heads, module_.path);
+    const auto kv_heads = kv_heads_of(style_, check_.facts, module_);
     if (heads != 0) check_heads_of(FaultKind::heads, "attention heads", heads, parts.front());
-    if (kv_heads == 0) return;
+    if (style_.share_kv_heads && kv_heads == 0)
+      add(FaultKind::kv_heads, "share_kv_heads", "\"kv_heads\": how many the module has",
+          "which heads ranks share depends on how many there are, and nothing says so");
+    if (kv_heads == 0 || shares_kv_heads(check_, rule_, module_)) return;
     // A plain Linear holds the key or value heads alone; a packed one after the first part.
     check_heads_of(FaultKind::kv_heads, "key-value heads", kv_heads, parts.back());
   }
@@ -93,7 +96,10 @@ class Checker {
     const auto ranks = check_.ranks;
     const auto asked = fmt::format("{} of {} {}", to_string(style_.kind), heads, what);
     if (heads % ranks != 0) {
-      add(kind, asked, nearest_ranks(ranks, heads, [&](std::int64_t k) { return heads % k == 0; }),
+      auto nearest = nearest_ranks(ranks, heads, [&](std::int64_t k) { return heads % k == 0; });
+      if (kind == FaultKind::kv_heads && style_.kind == StyleKind::colwise)
+        nearest += fmt::format(", or \"share_kv_heads\": true: every rank then holds all {}", heads);
+      add(kind, asked, nearest,
           fmt::format("{} {} do not divide by {} ranks, so some rank would hold part of a head. Choose a "
                       "tensor-parallel "
                       "size that divides {} (or a model whose head count is a multiple of {})",
@@ -133,6 +139,17 @@ std::string nearest_ranks(std::int64_t ranks, std::int64_t largest,
   while (above <= largest && !holds(above)) ++above;
   if (above > largest) return fmt::format("{} rank{}", below, below == 1 ? "" : "s");
   return below == 0 ? fmt::format("{} ranks", above) : fmt::format("{} or {} ranks", below, above);
+}
+
+std::int64_t kv_heads_of(const Style& style, const ModelFacts& facts, const DescribedModule& module) {
+  return stated(style.kv_heads, facts.kv_heads, module.path);
+}
+
+bool shares_kv_heads(const SizeCheck& check, std::size_t rule, const DescribedModule& module) {
+  const Style& style = check.plan.rules[rule].style;
+  if (!style.share_kv_heads || style.kind != StyleKind::colwise || module.kind != ModuleKind::linear) return false;
+  const auto kv_heads = kv_heads_of(style, check.facts, module);
+  return kv_heads != 0 && kv_heads % check.ranks != 0;
 }
 
 bool check_sizes(const SizeCheck& check, std::size_t rule, const DescribedModule& module,

@@ -30,6 +30,7 @@ std::optional<Style> style_of_name(const std::string& name) {
 std::vector<std::string> keys_of_style(StyleKind kind) {
   switch (kind) {
     case StyleKind::colwise:
+      return {"input", "output", "heads", "kv_heads", "share_kv_heads"};
     case StyleKind::rowwise:
       return {"input", "output", "heads", "kv_heads"};
     case StyleKind::sequence_parallel:

@@ -167,6 +167,8 @@ TEST_CASE("every style reads from JSON and back") {
                 {"k", EmbeddingColwise(), true}};
   plan.rules[7].style.heads = 4;
   plan.rules[7].style.kv_heads = 2;
+  plan.rules[0].style.kv_heads = 2;
+  plan.rules[0].style.share_kv_heads = true;
   plan.uncovered = Uncovered::replicate;
   CHECK(ParallelPlan::from_json(plan.to_json()) == plan);
 }
