@@ -28,11 +28,12 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
-# dtensor_precompile(target torch|aten): one of two precompiled headers, each built once for all targets: LibTorch's whole
-# interface, for tests that use modules, or its operators alone (cmake/precompiled_*.h). Only the sources that name one of
-# the headers below get it: loading it costs a file more (1 to 5 s with GCC 12) than most of LibTorch's smaller headers.
-# The tests that get `torch` are not optimized, a third less to compile: they spend their time in LibTorch and in the rooms.
-set(dtensor_big_torch "torch/(torch\\.h|nn|optim)|dtensor/all\\.h|parallelize/all\\.h|support/check\\.h")
+# dtensor_precompile(target torch|aten [UNOPTIMIZED]): one of the precompiled headers, each built once for all targets:
+# LibTorch's whole interface, for what uses modules, or its operators alone (cmake/precompiled_*.h). Only the sources that
+# name one of the headers below get it: loading it costs a file more (1 to 5 s with GCC 12) than most of LibTorch's smaller
+# headers. UNOPTIMIZED is for tests that spend their time in LibTorch and in the rooms: they take a third less to compile.
+set(dtensor_big_torch
+  "torch/(torch\\.h|nn/|optim|csrc/jit)|(dtensor|parallelize)/all\\.h|parallelize/parallelize_module\\.h|support/check\\.h")
 set(dtensor_big_aten "ATen/(ATen|Functions|TensorOperators)\\.h|torch/csrc/autograd/|brute_force\\.h")
 function(dtensor_precompile target header)
   if(NOT DTENSOR_PCH)
@@ -53,24 +54,22 @@ function(dtensor_precompile target header)
     return()
   endif()
   set(precompiled dtensor_precompiled_${header})
+  set(options "")
+  if("UNOPTIMIZED" IN_LIST ARGN)
+    set(precompiled ${precompiled}_unoptimized)
+    set(options $<$<CONFIG:Release>:-O0>)
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND options -fpch-preprocess)  # for ccache
+  endif()
   if(NOT TARGET ${precompiled})
-    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/precompiled_${header}.cpp CONTENT "")
-    add_library(${precompiled} OBJECT ${PROJECT_BINARY_DIR}/precompiled_${header}.cpp)
+    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${precompiled}.cpp CONTENT "")
+    add_library(${precompiled} OBJECT ${PROJECT_BINARY_DIR}/${precompiled}.cpp)
     target_link_libraries(${precompiled} PRIVATE dtensor_libtorch dtensor_warnings)
     target_precompile_headers(${precompiled} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled_${header}.h)
     target_compile_features(${precompiled} PRIVATE cxx_std_20)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_compile_options(${precompiled} PRIVATE -fpch-preprocess)
-    endif()
-    if(header STREQUAL "torch")
-      target_compile_options(${precompiled} PRIVATE $<$<CONFIG:Release>:-O0>)
-    endif()
-  endif()
-  if(header STREQUAL "torch")
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
+    target_compile_options(${precompiled} PRIVATE ${options})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
-  endif()
+  target_compile_options(${target} PRIVATE ${options})
 endfunction()

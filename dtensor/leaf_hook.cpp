@@ -24,9 +24,13 @@ void install_leaf_hook(const at::Tensor& tensor) {
     const Layout* layout = meta(result).layout;
     if (layout->mesh_pointer() != placed.layout->mesh_pointer()) return result;
     auto placements = layout->placements();
-    for (std::size_t dim = 0; dim < placements.size(); ++dim)
-      if (placements[dim].is_replicate() && placed.layout->placements()[dim].is_sharded())
-        placements[dim] = placed.layout->placements()[dim];
+    for (std::size_t dim = 0; dim < placements.size(); ++dim) {
+      const Placement& of_leaf = placed.layout->placement(static_cast<int>(dim));
+      if (placements[dim].is_replicate() && of_leaf.is_sharded()) placements[dim] = of_leaf;
+      // An interleaved cut suits no other cut of its dimension that the leaf has; it gives way to the leaf's.
+      if (placements[dim].is_interleaved() && placements[dim] != of_leaf)
+        placements[dim] = of_leaf.is_sharded() ? of_leaf : Placement();
+    }
     return redistribute(result, Layout::of(layout->mesh_pointer(), placements, placed.layout->cut_order()));
   });
 }

@@ -6,6 +6,7 @@
 #include "dtensor/wished_move.h"
 #include "placements/error.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -110,10 +111,16 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& input) 
   return dispatch_call(info, gradient, input);
 }
 
-bool equal_batch(const at::Tensor& a, const at::Tensor& b) {
-  return a.dim() >= 3 && a.dim() == b.dim() &&
-         a.sizes().slice(0, static_cast<std::size_t>(a.dim()) - 2) ==
-             b.sizes().slice(0, static_cast<std::size_t>(b.dim()) - 2);
+c10::IntArrayRef batch_sizes(const at::Tensor& tensor) { return tensor.sizes().slice(0, static_cast<std::size_t>(tensor.dim()) - 2); }
+// A batch of matrices as a view with these leading dimensions.
+at::Tensor expand_batch(const at::Tensor& tensor, std::vector<std::int64_t> sizes) {
+  if (batch_sizes(tensor) == c10::IntArrayRef(sizes)) return tensor;
+  sizes.push_back(tensor.size(-2));
+  sizes.push_back(tensor.size(-1));
+  return tensor.expand(sizes);
+}
+at::Tensor batched_product(const at::Tensor& x, const at::Tensor& weight) {
+  return wants_graph(x, weight) ? BatchedMatmulFunction::apply(x, weight) : product_below(x, weight);
 }
 
 }  // namespace
@@ -135,11 +142,15 @@ at::Tensor call_composite(const char* name, std::vector<c10::IValue> arguments) 
 }
 
 at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
-  if (equal_batch(x, weight)) {
+  // Not folded into one batch dimension, nor a vector's product into one of rows, as the stock composite does: a cut of a
+  // dimension inside would not survive.
+  if (x.dim() >= 3 && weight.dim() >= 3) {
     prepare(x, "matmul");
     prepare(weight, "matmul");
-    return wants_graph(x, weight) ? BatchedMatmulFunction::apply(x, weight) : product_below(x, weight);
+    const auto batch = at::infer_size(batch_sizes(x), batch_sizes(weight));
+    return batched_product(expand_batch(x, batch), expand_batch(weight, batch));
   }
+  if (x.dim() >= 3 && weight.dim() == 1) return at::matmul(x, weight.unsqueeze(1)).squeeze(-1);
   if (weight.dim() != 2 || x.dim() < 2) return call_composite("aten::matmul", {x, weight});
   prepare(x, "matmul");
   prepare(weight, "matmul");

@@ -246,3 +246,30 @@ TEST_CASE("K74: a wrong layout is no native crash") {
                 "Shard(1) twice");
   });
 }
+
+TEST_CASE("K61: a shard has memory of its own, no larger than it") {
+  run_ranks(2, [](int) {
+    const auto mesh = line(2);
+    const auto check_own = [](const at::Tensor& tensor, const char* text) {
+      const auto local = as_dtensor(tensor).to_local();
+      check(static_cast<std::int64_t>(local.storage().nbytes()) == local.numel() * local.element_size(), text);
+    };
+    const auto buffer = values({64, 4}).contiguous();
+    const auto full = buffer.narrow(0, 8, 6);
+    for (const DistributeOptions& options : {DistributeOptions{}, DistributeOptions{.source = std::nullopt}})
+      for (const Placements& placements : {Placements{Shard(0)}, {Shard(1)}, {Replicate()}})
+        check_own(distribute_tensor(full, mesh, placements, options), "distributed");
+    const auto whole = distribute_tensor(full, mesh, {Replicate()});
+    check_own(whole.redistribute({Shard(0)}), "cut");
+    check_own(whole.redistribute({Shard(1)}).redistribute({Shard(0)}), "cut anew");
+    check_own(at::mm(whole, place(values({4, 6}), mesh, {Shard(1)})), "computed");
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> kept;
+    DTensor shard = [&] {
+      auto weight = values({64, 4});
+      kept = weight.storage().getWeakStorageImpl();
+      return distribute_tensor(weight, mesh, {Shard(0)});
+    }();
+    check(kept->expired(), "the whole weight is freed");
+    check_own(shard, "what is left");
+  });
+}

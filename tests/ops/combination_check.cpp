@@ -17,15 +17,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 namespace dtensor::brute {
-namespace {
 
-constexpr std::uint64_t random_seed = 7;
-
-bool differentiable(const at::Tensor& tensor) {
-  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
-}
-
-Tensors run(const Sample& sample, const Tensors& inputs) {
+Tensors run_sample(const Sample& sample, const Tensors& inputs) {
   if (sample.program) return sample.program(inputs);
   auto arguments = sample.arguments;
   std::size_t next = 0;
@@ -40,6 +33,14 @@ Tensors run(const Sample& sample, const Tensors& inputs) {
     }
   }
   return call_operator(sample.op, std::move(arguments));
+}
+
+namespace {
+
+constexpr std::uint64_t random_seed = 7;
+
+bool differentiable(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
 // What is handed to the operator: an in-place one writes to a copy, so that leaves stay leaves.
@@ -217,7 +218,7 @@ Reference reference_on_mesh_of_one(const Sample& sample) {
     for (const auto& input : sample.inputs()) leaves.push_back(placed(input, mesh, {Replicate()}, 0));
     leaves = require_gradients(sample, leaves);
     manual_seed(random_seed);
-    const auto results = run(sample, arguments_of(sample, leaves));
+    const auto results = run_sample(sample, arguments_of(sample, leaves));
     Tensors outputs, weights;
     for (const auto& result : results) {
       reference.results.push_back(DTensor(result.detach()).full_tensor());
@@ -246,7 +247,7 @@ Reference make_reference(const Sample& sample) {
   for (const auto& input : sample.inputs()) leaves.push_back(input.detach().clone());
   leaves = require_gradients(sample, leaves);
   const auto given = arguments_of(sample, leaves);
-  const auto results = run(sample, given);
+  const auto results = run_sample(sample, given);
   for (const auto& result : results) {
     reference.results.push_back(result.detach().clone());
     // Strides as they are: clone() would make a view dense.
@@ -273,7 +274,7 @@ std::string check_combination(const Sample& sample, const Reference& reference,
   const Explain explain;
   if (sample.mesh_of_one) manual_seed(random_seed);
   given = arguments_of(sample, leaves);
-  results = run(sample, given);
+  results = run_sample(sample, given);
   if (results.size() != reference.results.size())
     throw UnsupportedError(fmt::format("{} results, not {}", results.size(), reference.results.size()));
   for (std::size_t i = 0; i < results.size(); ++i) {

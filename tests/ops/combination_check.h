@@ -20,6 +20,9 @@ struct Trace {
   std::set<std::string> with_rule, without_rule;
 };
 
+// Runs a sample on these inputs, in place of its own.
+Tensors run_sample(const Sample& sample, const Tensors& inputs);
+
 Reference make_reference(const Sample& sample);
 
 // Runs the sample with inputs placed so and compares. Returns what is wrong on this rank, "" when nothing is. Throws what

@@ -30,14 +30,17 @@ std::vector<Sample> samples() {
   add("aten::vdot", {{4}, {4}});
   for (const auto& shape : {Numbers{5, 3, 4}, Numbers{2, 3, 2, 4}, Numbers{6, 4}, Numbers{1, 5, 4}})
     all.push_back(sample("aten::matmul", {values(shape), values({4, 5})})
-
                       .only_dtensors()
                       .reaches({"dtensor::weight_gradient"}));
   for (const auto& [a, b] :
-       std::vector<std::pair<Numbers, Numbers>>{{{2, 3, 5, 4}, {2, 3, 4, 3}}, {{3, 5, 2}, {3, 2, 5}}})
+       std::vector<std::pair<Numbers, Numbers>>{{{2, 3, 5, 4}, {2, 3, 4, 3}},
+                                                {{3, 5, 2}, {3, 2, 5}},
+                                                {{2, 5, 3}, {3}},
+                                                {{2, 1, 5, 3}, {4, 3, 2}},
+                                                {{4, 2, 3}, {3, 1, 3, 5}}})
     all.push_back(sample("aten::matmul", {values(a), values(b)}).only_dtensors());
   for (const auto& [a, b] : std::vector<std::pair<Numbers, Numbers>>{
-           {{3}, {3}}, {{5, 3}, {3}}, {{3}, {3, 4}}, {{2, 5, 3}, {3}}, {{2, 1, 5, 3}, {4, 3, 2}}})
+           {{3}, {3}}, {{5, 3}, {3}}, {{3}, {3, 4}}, {{3}, {2, 3, 4}}})
     all.push_back(sample("aten::matmul", {values(a), values(b)}).only_dtensors().falls_back());
   for (const auto& shape : {Numbers{3, 2, 4}, Numbers{1, 2, 4}, Numbers{3, 1, 1}})
     all.push_back(sample("aten::baddbmm", {values(shape), values({3, 2, 5}), values({3, 5, 4}), 0.5, 2.0}));
