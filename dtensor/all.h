@@ -7,6 +7,7 @@
 #include "comm/run_ranks.h"
 #include "comm/world.h"
 #include "dtensor/autocast_scope.h"
+#include "dtensor/deferred_build.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/explain.h"
 #include "dtensor/function.h"

@@ -62,8 +62,8 @@ void local_masked_scatter(const KernelContext& context, std::vector<c10::IValue>
   stack.emplace_back(works_in_place(context) ? self.copy_(result) : result.clone(at::MemoryFormat::Contiguous));
 }
 
-// Letters for an operand of which one dimension alone may be cut: the first that is, in either tensor. (Interleaved pieces
-// are not in the order of the elements.)
+// Letters for an operand of which one dimension alone may be cut: the first that is, in either tensor, and by interleaved
+// pieces in neither. (They are not in the order of the elements.)
 std::optional<Rule> masked_scatter(const OperatorCall& call) {
   RuleBuilder builder(call);
   builder.pointwise(2);
@@ -74,6 +74,13 @@ std::optional<Rule> masked_scatter(const OperatorCall& call) {
       const auto placement = call.operand(operand).placement(mesh_dim);
       if (!placement.is_sharded() || placement.is_interleaved() || passing != no_factor) continue;
       passing = builder.rule().operands[operand][static_cast<std::size_t>(placement.dim())];
+    }
+  for (int mesh_dim = 0; mesh_dim < call.mesh->ndim(); ++mesh_dim)
+    for (const std::size_t operand : {0, 1}) {
+      const auto placement = call.operand(operand).placement(mesh_dim);
+      if (placement.is_interleaved() &&
+          builder.rule().operands[operand][static_cast<std::size_t>(placement.dim())] == passing)
+        passing = no_factor;
     }
   for (std::size_t i = 0; i < builder.rule().factors.size(); ++i)
     if (static_cast<int>(i) != passing) builder.at(static_cast<int>(i)).kind = Factor::Kind::whole;

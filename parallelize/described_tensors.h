@@ -35,7 +35,7 @@ class DescribedTensors {
     entry.tensor = tensor;
     const auto index = result_.tensors.size();
     by_handle_.emplace(tensor.unsafeGetTensorImpl(), index);
-    if (has_memory(tensor)) by_memory_.emplace(tensor.data_ptr(), index);
+    if (const auto* memory = memory_of(tensor)) by_memory_.emplace(memory, index);
     result_.tensors.push_back(std::move(entry));
   }
 
@@ -60,16 +60,19 @@ class DescribedTensors {
   }
 
  private:
-  static bool has_memory(const at::Tensor& tensor) {
-    return !is_dtensor(tensor) && tensor.numel() > 0 && tensor.has_storage() && tensor.data_ptr() != nullptr;
+  // What tells the memory of a tensor from others'; for one without any (device meta), its storage stands for it.
+  static const void* memory_of(const at::Tensor& tensor) {
+    if (dtensor::is_dtensor(tensor) || tensor.numel() == 0 || !tensor.has_storage()) return nullptr;
+    return tensor.is_meta() ? tensor.storage().unsafeGetStorageImpl() : tensor.const_data_ptr();
   }
 
   // Tied: the same tensor, or another handle on the same memory.
   std::optional<std::size_t> find(const at::Tensor& tensor) const {
     if (const auto at = by_handle_.find(tensor.unsafeGetTensorImpl()); at != by_handle_.end())
       return at->second;
-    if (!has_memory(tensor)) return std::nullopt;
-    const auto at = by_memory_.find(tensor.data_ptr());
+    const auto* memory = memory_of(tensor);
+    if (!memory) return std::nullopt;
+    const auto at = by_memory_.find(memory);
     if (at == by_memory_.end() || result_.tensors[at->second].tensor.sizes() != tensor.sizes())
       return std::nullopt;
     return at->second;

@@ -1,5 +1,6 @@
 #include "parallelize/parallelize_module.h"
 
+#include "dtensor/deferred_build.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/meta.h"
 #include "parallelize/apply_plan.h"
@@ -17,6 +18,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -38,19 +40,28 @@ AppliedTensor describe_applied(const detail::LoweredTensor& entry, const Paralle
   return applied;
 }
 
+// set_data, for tensors without memory too: it refuses them as of another type, though what it does then is the same.
+void replace(at::Tensor& tensor, const at::Tensor& placed) {
+  if (!tensor.is_meta()) return tensor.set_data(placed);
+  if (auto* data = torch::autograd::impl::get_autograd_meta(tensor)) data->grad_accumulator_.reset();
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(placed.getIntrusivePtr());
+}
+
 // `set_data` turns the parameter into a DTensor in place: the typed member, the registered slot and the optimizer see
 // it at once. Its gradient, if there is one, is placed alike.
-void convert(detail::LoweredTensor& entry, const DeviceMesh& mesh, const ApplyOptions& options) {
+// `deferred`: its value already, for a tensor without memory.
+void convert(detail::LoweredTensor& entry, const at::Tensor& deferred, const DeviceMesh& mesh, const ApplyOptions& options) {
   at::Tensor& tensor = entry.source.tensor;
-  const auto placed = distribute_tensor(tensor.detach(), mesh, entry.placements, {options.source});
+  const at::Tensor placed =
+      deferred.defined() ? deferred : distribute_tensor(tensor.detach(), mesh, entry.placements, {options.source});
   if (!entry.wishes.empty())
     detail::meta(placed).wishes = std::make_shared<const std::vector<Wish>>(entry.wishes);
   at::Tensor gradient = tensor.grad();
   tensor.mutable_grad() = at::Tensor();
-  tensor.set_data(placed);
+  replace(tensor, placed);
   if (gradient.defined())
     tensor.mutable_grad() = distribute_tensor(gradient.detach(), mesh, entry.placements, {options.source});
-  for (auto& member : entry.source.members) member.set_data(placed);
+  for (auto& member : entry.source.members) replace(member, placed);
 }
 
 void prepare(const detail::LoweredPoint& point, const ModuleDescription& description, const DeviceMesh& mesh,
@@ -61,6 +72,32 @@ void prepare(const detail::LoweredPoint& point, const ModuleDescription& descrip
     detail::prepare_child(*module.parent, *module.module, mesh, tp, point.points);
   else
     detail::prepare_points(*module.module, mesh, tp, point.points);
+}
+
+// The values of tensors without memory, in the order of `tensors`; undefined for the others.
+std::vector<at::Tensor> deferred_values(const std::vector<detail::LoweredTensor>& tensors, const DeviceMesh& mesh,
+                                        const DeferredBuild* deferred) {
+  std::vector<at::Tensor> result(tensors.size()), without_memory;
+  std::vector<Placements> placements;
+  for (const auto& entry : tensors)
+    if (entry.source.tensor.is_meta()) {
+      without_memory.push_back(entry.source.tensor);
+      placements.push_back(entry.placements);
+    }
+  if (without_memory.empty()) return result;
+  const auto values = deferred->materialize(without_memory, mesh, placements);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].source.tensor.is_meta()) result[i] = values[next++];
+  return result;
+}
+
+void check_memory(const ModuleDescription& description, const ApplyOptions& options) {
+  for (const auto& entry : description.tensors)
+    if (entry.tensor.is_meta() && !options.deferred)
+      throw UnsupportedError(fmt::format("parallelize_module: \"{}\" has no memory (device meta). Build the module with "
+                                         "DeferredBuild and pass that as ApplyOptions::deferred.",
+                                         entry.name));
 }
 
 // The plan's mesh and dimensions against the mesh given.
@@ -136,12 +173,15 @@ ApplyReport apply_plan(const ModuleDescription& description, const void* owner, 
     throw UnsupportedError(
         "parallelize_module: inference mode is on. Apply the plan outside it: parameters made in inference "
         "mode cannot be trained.");
+  check_memory(description, options);
   check_agreement(plan, description, mesh);
   const at::NoGradGuard no_grad;
   ApplyReport report;
   report.notes = lowered.notes;
-  for (auto& entry : lowered.tensors) {
-    convert(entry, mesh, options);
+  const auto values = deferred_values(lowered.tensors, mesh, options.deferred);
+  for (std::size_t i = 0; i < lowered.tensors.size(); ++i) {
+    auto& entry = lowered.tensors[i];
+    convert(entry, values[i], mesh, options);
     report.tensors.push_back(describe_applied(entry, plan));
   }
   for (const auto& point : lowered.points) prepare(point, description, mesh, plan);

@@ -18,6 +18,8 @@ class Optimizer;
 
 namespace dtensor {
 
+class DeferredBuild;
+
 struct ApplyOptions {
   // Along each mesh dimension the values of this coordinate win, buffers too; nothing = every rank's own values are
   // trusted to be equal and nothing is sent.
@@ -27,6 +29,8 @@ struct ApplyOptions {
   std::optional<std::int64_t> sequence = {}, batch = {};
   // Optimizers that have stepped already: their state follows the parameters (optimizer_state.h).
   std::vector<torch::optim::Optimizer*> optimizers = {};
+  // For a module that was built without memory (dtensor/deferred_build.h): each rank draws its own part.
+  const DeferredBuild* deferred = nullptr;
 };
 
 // The mesh a plan asks for, over the whole world. One size of -1 is what is left.
