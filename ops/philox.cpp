@@ -5,7 +5,9 @@
 #include <ATen/Functions.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numbers>
 
@@ -53,29 +55,45 @@ double normal(Generator::Bits bits) {
   return std::sqrt(-2.0 * std::log(a)) * std::cos(2.0 * std::numbers::pi * b);
 }
 
-// Calls value(global linear index) for every local element in row-major order of the local tensor. The runs of each
-// dimension are walked as an odometer; the last dimension's runs are contiguous in the global index.
+// Writes value(global linear index) for every local element, in row-major order. The elements of one row lie next to each
+// other in the global index, run by run.
 template <typename Element, typename Value>
+void write_rows(Element* out, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, Value&& value) {
+  const auto ndim = sizes.size();
+  if (ndim == 0) {
+    *out = static_cast<Element>(value(0));
+    return;
+  }
+  std::vector<std::vector<shard_math::Interval>> runs(ndim);
+  for (std::size_t dim = 0; dim < ndim; ++dim)
+    runs[dim] = shard_math::local_intervals(layout, static_cast<std::int64_t>(dim), sizes[dim], mesh.coordinate);
+  const auto write = [&](auto&& self, std::size_t dim, std::uint64_t before) -> void {
+    before *= static_cast<std::uint64_t>(sizes[dim]);
+    for (const auto& run : runs[dim]) {
+      const auto begin = before + static_cast<std::uint64_t>(run.offset), end = begin + static_cast<std::uint64_t>(run.size);
+      for (auto index = begin; index < end; ++index)
+        if (dim + 1 < ndim)
+          self(self, dim + 1, index);
+        else
+          *out++ = static_cast<Element>(value(index));
+    }
+  };
+  write(write, 0, 0);
+}
+
+template <typename Value>
 void fill(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, Value&& value) {
   if (local.numel() == 0) return;
-  const auto ndim = sizes.size();
-  auto host = at::empty(local.sizes(), at::TensorOptions().dtype(c10::CppTypeToScalarType<Element>::value));
-  auto* out = host.template data_ptr<Element>();
-  std::vector<std::vector<std::int64_t>> indices(ndim);  // global index of each local index, per dimension
-  for (std::size_t dim = 0; dim < ndim; ++dim)
-    for (const auto& run : shard_math::local_intervals(layout, static_cast<std::int64_t>(dim), sizes[dim], mesh.coordinate))
-      for (std::int64_t i = 0; i < run.size; ++i) indices[dim].push_back(run.offset + i);
-  std::vector<std::size_t> position(ndim, 0);
-  for (std::int64_t count = local.numel(), element = 0; element < count; ++element) {
-    std::uint64_t global = 0;
-    for (std::size_t dim = 0; dim < ndim; ++dim)
-      global = global * static_cast<std::uint64_t>(sizes[dim]) + static_cast<std::uint64_t>(indices[dim][position[dim]]);
-    out[element] = value(global);
-    for (std::size_t dim = ndim; dim-- > 0;) {
-      if (++position[dim] < indices[dim].size()) break;
-      position[dim] = 0;
+  if (local.is_cpu() && local.is_contiguous()) switch (local.scalar_type()) {
+      case at::kDouble: return write_rows(local.data_ptr<double>(), layout, sizes, mesh, value);
+      case at::kFloat: return write_rows(local.data_ptr<float>(), layout, sizes, mesh, value);
+      case at::kLong: return write_rows(local.data_ptr<std::int64_t>(), layout, sizes, mesh, value);
+      case at::kBool: return write_rows(local.data_ptr<bool>(), layout, sizes, mesh, value);
+      default: break;
     }
-  }
+  using Element = decltype(value(std::uint64_t{}));
+  auto host = at::empty(local.sizes(), at::TensorOptions().dtype(c10::CppTypeToScalarType<Element>::value));
+  write_rows(host.template data_ptr<Element>(), layout, sizes, mesh, value);
   local.copy_(host);
 }
 
@@ -104,41 +122,55 @@ namespace {
 // The same draw for the imaginary parts, from another key.
 PhiloxState for_imaginary(PhiloxState state) { return {state.seed ^ 0x9E3779B97F4A7C15u, state.step}; }
 
-// Fills `local`, or both its parts, by draw(tensor of real numbers, state).
-template <typename Draw>
-void fill_parts(at::Tensor& local, PhiloxState state, Draw&& draw) {
-  if (!local.is_complex()) return draw(local, state);
-  auto real = at::real(local), imaginary = at::imag(local);
-  draw(real, state);
-  draw(imaginary, for_imaginary(state));
+// Digits of a floating type's numbers, the leading one included.
+int digits(c10::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return std::numeric_limits<float>::digits;
+    case at::kHalf: return std::numeric_limits<c10::Half>::digits;
+    case at::kBFloat16: return std::numeric_limits<c10::BFloat16>::digits;
+    default: return std::numeric_limits<double>::digits;
+  }
 }
 
 }  // namespace
 
-void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state) {
-  fill_parts(local, state, [&](at::Tensor& part, PhiloxState part_state) {
-    Generator generator(part_state);
-    // Rounding to a shorter type may give 1: the largest value below 1 of that type stands in.
-    const double below_one = part.scalar_type() == at::kFloat      ? 1.0 - 0x1.0p-24
-                             : part.scalar_type() == at::kBFloat16 ? 1.0 - 0x1.0p-8
-                             : part.scalar_type() == at::kHalf     ? 1.0 - 0x1.0p-11
-                                                                   : 1.0 - 0x1.0p-53;
-    fill<double>(part, layout, sizes, mesh,
-                 [&](std::uint64_t index) { return std::min(uniform(generator.at(index)), below_one); });
-  });
+void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
+                  double from, double to) {
+  if (local.is_complex()) {
+    auto real = at::real(local), imaginary = at::imag(local);
+    fill_uniform(real, layout, sizes, mesh, state, from, to);
+    return fill_uniform(imaginary, layout, sizes, mesh, for_imaginary(state), from, to);
+  }
+  Generator generator(state);
+  // Rounding may give `to`: the next smaller number of the type stands in.
+  const double last = to - std::ldexp(std::max(std::abs(from), std::abs(to)), -digits(local.scalar_type()));
+  const double width = to - from, largest = std::max(from, last);
+  fill(local, layout, sizes, mesh,
+       [&](std::uint64_t index) { return std::min(from + width * uniform(generator.at(index)), largest); });
 }
 
-void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state) {
-  fill_parts(local, state, [&](at::Tensor& part, PhiloxState part_state) {
-    Generator generator(part_state);
-    fill<double>(part, layout, sizes, mesh, [&](std::uint64_t index) { return normal(generator.at(index)); });
-  });
+void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
+                 double mean, double deviation) {
+  if (local.is_complex()) {  // the variance is shared by the two parts
+    auto real = at::real(local), imaginary = at::imag(local);
+    fill_normal(real, layout, sizes, mesh, state, mean, deviation / std::numbers::sqrt2);
+    return fill_normal(imaginary, layout, sizes, mesh, for_imaginary(state), 0, deviation / std::numbers::sqrt2);
+  }
+  Generator generator(state);
+  fill(local, layout, sizes, mesh,
+       [&](std::uint64_t index) { return mean + deviation * normal(generator.at(index)); });
+}
+
+void fill_bernoulli(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
+                    double probability) {
+  Generator generator(state);
+  fill(local, layout, sizes, mesh, [&](std::uint64_t index) { return uniform(generator.at(index)) < probability; });
 }
 
 void fill_integers(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
                    std::int64_t from, std::uint64_t range) {
   Generator generator(state);
-  fill<std::int64_t>(local, layout, sizes, mesh, [&](std::uint64_t index) {
+  fill(local, layout, sizes, mesh, [&](std::uint64_t index) {
     const auto bits = joined(generator.at(index));
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(from) + (range == 0 ? bits : bits % range));
   });

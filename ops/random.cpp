@@ -30,13 +30,13 @@ void finish(Stack& stack, std::size_t begin, at::Tensor result) {
   stack.emplace_back(std::move(result));
 }
 
-void check_floating(const KernelContext& context, c10::ScalarType dtype) {
-  TORCH_CHECK(at::isFloatingType(dtype) || at::isComplexType(dtype), context.op.schema().name(), " draws no numbers of type ",
+void check_floating(const KernelContext& context, c10::ScalarType dtype, bool or_complex = true) {
+  TORCH_CHECK(at::isFloatingType(dtype) || (or_complex && at::isComplexType(dtype)), context.op.schema().name(), " draws no numbers of type ",
               dtype, "; random_, randint and bernoulli_ do");
 }
 
-at::Tensor draw_uniform(const KernelContext& context, const at::Tensor& like, c10::ScalarType dtype = at::kDouble) {
-  auto values = at::empty(like.sizes(), like.options().dtype(dtype));
+at::Tensor draw_uniform(const KernelContext& context, const at::Tensor& like) {
+  auto values = at::empty(like.sizes(), like.options().dtype(at::kDouble));
   detail::fill_uniform(values, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
   return values;
 }
@@ -53,7 +53,9 @@ void local_dropout(const KernelContext& context, Stack& stack) {
     stack.emplace_back(at::ones_like(input, input.options().dtype(at::kBool)));
     return;
   }
-  const auto mask = draw_uniform(context, input).ge(p);
+  auto mask = at::empty(input.sizes(), input.options().dtype(at::kBool));
+  detail::fill_bernoulli(mask, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh),
+                         1 - p);
   const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
   stack.emplace_back(input.mul(mask).mul_(scale));
   stack.emplace_back(mask);
@@ -69,25 +71,14 @@ std::optional<Rule> native_dropout(const OperatorCall& call) {
 at::Tensor inside(at::Tensor uniform) {  // in (0, 1), neither end: its logarithms are finite
   return uniform.mul_(0x1p52).floor_().add_(0.5).mul_(0x1p-52);
 }
-at::Tensor uniform_law(const KernelContext& context, at::Tensor u) {
-  check_floating(context, context.operands[0].dtype);
-  const double from = argument(context, "from").toDouble(), to = argument(context, "to").toDouble();
-  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
-  return u.mul_(to - from).add_(from);
-}
-at::Tensor bernoulli_law(const KernelContext& context, at::Tensor u) {
-  const double p = argument(context, "p").toDouble();
-  TORCH_CHECK(0 <= p && p <= 1, "bernoulli expects p to be in [0, 1], but got p=", p);
-  return u.lt(p);
-}
 at::Tensor exponential_law(const KernelContext& context, at::Tensor u) {
-  check_floating(context, context.operands[0].dtype);
+  check_floating(context, context.operands[0].dtype, false);
   const double rate = argument(context, "lambd").toDouble();
   TORCH_CHECK(rate > 0, "exponential_ expects lambda > 0.0, but found lambda=", rate);
   return inside(u).log_().div_(-rate);
 }
 at::Tensor cauchy_law(const KernelContext& context, at::Tensor u) {
-  check_floating(context, context.operands[0].dtype);
+  check_floating(context, context.operands[0].dtype, false);
   const double median = argument(context, "median").toDouble(), sigma = argument(context, "sigma").toDouble();
   TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   return inside(u).sub_(0.5).mul_(std::numbers::pi).tan_().mul_(sigma).add_(median);
@@ -102,22 +93,41 @@ template <at::Tensor (*law)(const KernelContext&, at::Tensor)>
 void local_law(const KernelContext& context, Stack& stack) {
   const auto base = arguments_begin(context, stack);
   auto self = stack[base].toTensor();
-  self.copy_(law(context, draw_uniform(context, self, self.is_complex() ? at::kComplexDouble : at::kDouble)));
+  self.copy_(law(context, draw_uniform(context, self)));
   stack.resize(base + 1);
+}
+void local_uniform(const KernelContext& context, Stack& stack) {
+  const auto base = arguments_begin(context, stack);
+  auto self = stack[base].toTensor();
+  check_floating(context, self.scalar_type());
+  const double from = argument(context, "from").toDouble(), to = argument(context, "to").toDouble();
+  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
+  detail::fill_uniform(self, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh),
+                       from, to);
+  stack.resize(base + 1);
+}
+// bernoulli_(self, p), bernoulli(self, p)
+template <bool in_place>
+void local_bernoulli(const KernelContext& context, Stack& stack) {
+  const auto base = arguments_begin(context, stack);
+  const double p = argument(context, "p").toDouble();
+  TORCH_CHECK(0 <= p && p <= 1, "bernoulli expects p to be in [0, 1], but got p=", p);
+  auto result = in_place ? stack[base].toTensor() : at::empty_like(stack[base].toTensor());
+  detail::fill_bernoulli(result, *context.layout(0), context.operands[0].sizes, context.mesh,
+                         detail::next_philox(context.mesh), p);
+  finish(stack, base, result);
 }
 template <bool exponent>
 void local_normal(const KernelContext& context, Stack& stack) {
   const auto base = arguments_begin(context, stack);
   auto self = stack[base].toTensor();
-  check_floating(context, self.scalar_type());
+  check_floating(context, self.scalar_type(), !exponent);
   const double mean = argument(context, "mean").toDouble(), std = argument(context, "std").toDouble();
   TORCH_CHECK(exponent ? std > 0 : std >= 0, context.op.schema().name(), " expects std ", exponent ? ">" : ">=",
               " 0.0, but found std=", std);
-  auto values = at::empty(self.sizes(), self.options().dtype(self.is_complex() ? at::kComplexDouble : at::kDouble));
-  detail::fill_normal(values, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
-  // The variance of a complex number is shared by its two parts.
-  values.mul_(self.is_complex() ? std / std::numbers::sqrt2 : std).add_(mean);
-  self.copy_(exponent ? values.exp_() : values);
+  detail::fill_normal(self, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh),
+                      mean, std);
+  if (exponent) self.exp_();
   stack.resize(base + 1);
 }
 template <LocalKernel kernel>
@@ -126,16 +136,11 @@ std::optional<Rule> in_place_draw(const OperatorCall& call) {
   return builder.result(builder.letters(0)).kernel(kernel).build();
 }
 
-// bernoulli(self): self holds the probabilities. bernoulli.p, bernoulli_.Tensor: p does.
+// bernoulli(self): self holds the probabilities. bernoulli_.Tensor: p does.
 void local_bernoulli_of(const KernelContext& context, Stack& stack) {
   const auto base = arguments_begin(context, stack);
   const auto self = stack[base].toTensor();
   finish(stack, base, draw_uniform(context, self).lt(self).to(self.scalar_type()));
-}
-void local_bernoulli_by_number(const KernelContext& context, Stack& stack) {
-  const auto base = arguments_begin(context, stack);
-  const auto self = stack[base].toTensor();
-  finish(stack, base, bernoulli_law(context, draw_uniform(context, self)).to(self.scalar_type()));
 }
 void local_bernoulli_by_tensor(const KernelContext& context, Stack& stack) {
   const auto base = arguments_begin(context, stack);
@@ -230,9 +235,10 @@ void local_like(const KernelContext& context, Stack& stack) {
     draw_integers(context, values, layout, low ? argument(context, "low").toInt() : 0, argument(context, "high"));
   } else {
     check_floating(context, values.scalar_type());
-    const auto fill = kind == Like::uniform ? detail::fill_uniform : detail::fill_normal;
-    fill(values, layout, context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
-    if (kind == Like::normal && values.is_complex()) values.div_(std::numbers::sqrt2);
+    if (kind == Like::uniform)
+      detail::fill_uniform(values, layout, context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
+    else
+      detail::fill_normal(values, layout, context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
   }
   finish(stack, base, values);
 }
@@ -247,8 +253,8 @@ std::optional<Rule> like(const OperatorCall& call) {
 
 void detail::add_random_rules() {
   add_rule("aten::native_dropout", native_dropout);
-  add_rule("aten::uniform_", in_place_draw<local_law<uniform_law>>);
-  add_rule("aten::bernoulli_.float", in_place_draw<local_law<bernoulli_law>>);
+  add_rule("aten::uniform_", in_place_draw<local_uniform>);
+  add_rule("aten::bernoulli_.float", in_place_draw<local_bernoulli<true>>);
   add_rule("aten::exponential_", in_place_draw<local_law<exponential_law>>);
   add_rule("aten::cauchy_", in_place_draw<local_law<cauchy_law>>);
   add_rule("aten::geometric_", in_place_draw<local_law<geometric_law>>);
@@ -258,7 +264,7 @@ void detail::add_random_rules() {
   add_rule("aten::random_.to", in_place_draw<local_random<Ends::to>>);
   add_rule("aten::random_.from", in_place_draw<local_random<Ends::both>>);
   add_rule("aten::bernoulli", in_place_draw<local_bernoulli_of>);
-  add_rule("aten::bernoulli.p", in_place_draw<local_bernoulli_by_number>);
+  add_rule("aten::bernoulli.p", in_place_draw<local_bernoulli<false>>);
   add_rule("aten::bernoulli_.Tensor", bernoulli_by_tensor);
   for (const char* name : {"aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor"})
     add_rule(name, normal_of);
