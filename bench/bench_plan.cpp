@@ -42,14 +42,14 @@ struct ModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(Model);
 
-constexpr const char* text = R"({
+constexpr const char* text = R"PLAN({
   "version": 1,
   "tensor_parallel": {"dim": "tp", "rules": [
     {"match": "tok", "style": "embedding_rowwise", "output": ["Shard(1)"]},
     {"match": "blocks.*.{wq,wk,wv,w1,w3}", "style": "colwise"},
     {"match": "blocks.*.{wo,w2}", "style": "rowwise", "output": ["Shard(1)"]},
     {"match": "blocks.*.{n1,n2}", "style": "sequence_parallel"},
-    {"match": "head", "style": "colwise"}]}})";
+    {"match": "head", "style": "colwise"}]}})PLAN";
 
 double milliseconds(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();

@@ -99,15 +99,18 @@ struct FromLocalFunction : torch::autograd::Function<FromLocalFunction> {
 
 // `values`, the same on all ranks, into their parts. They may be another rank's; the gradient, a full tensor, goes to
 // this rank's `full` all the same.
+// This rank's part of `values`, a copy.
+at::Tensor part_of(const at::Tensor& values, const Layout* to, const c10::intrusive_ptr<detail::MeshState>& mesh) {
+  const at::NoGradGuard no_grad;
+  auto local = mesh->member ? detail::move_local(values, to->replicated(), to, values.sizes(), *mesh, false)
+                            : at::empty({0}, values.options());
+  return detail::wrap(local.contiguous(), to, mesh, values.sizes());
+}
+
 struct DistributeFunction : torch::autograd::Function<DistributeFunction> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& full, const at::Tensor& values, std::int64_t layout,
+  static at::Tensor forward(AutogradContext*, const at::Tensor& /*full*/, const at::Tensor& values, std::int64_t layout,
                             const c10::IValue& mesh_value) {
-    auto mesh = held(mesh_value);
-    const auto* to = reinterpret_cast<const Layout*>(layout);
-    const at::NoGradGuard no_grad;
-    auto local = mesh->member ? detail::move_local(values, to->replicated(), to, full.sizes(), *mesh, false)
-                              : at::empty({0}, full.options());
-    return detail::wrap(local.contiguous(), to, mesh, full.sizes());
+    return part_of(values, reinterpret_cast<const Layout*>(layout), held(mesh_value));
   }
   static variable_list backward(AutogradContext*, variable_list gradients) {
     at::Tensor gradient = gradients[0];
@@ -129,6 +132,7 @@ void check_not_dtensor(const at::Tensor& tensor, const char* function) {
 
 // Sends the values of coordinate `source` along each mesh dimension, one after the other.
 at::Tensor agree(const at::Tensor& full, const DeviceMesh& mesh, int source) {
+  if (mesh.size() == 1) return full.detach();
   auto values = full.detach().clone(at::MemoryFormat::Contiguous);
   const CollectiveReason reason("distribute");
   for (int mesh_dim = 0; mesh_dim < mesh.ndim(); ++mesh_dim) {
@@ -273,6 +277,7 @@ DTensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Placem
   const Layout* layout = detail::layout_for(mesh, placements, full.dim());
   check_device(full, mesh, "distribute_tensor");
   const at::Tensor values = options.source && mesh.is_member() ? agree(full, mesh, *options.source) : full.detach();
+  if (!at::GradMode::is_enabled() || !full.requires_grad()) return DTensor(part_of(values, layout, mesh.state()));
   return DTensor(DistributeFunction::apply(full, values, as_int(layout), hold(mesh.state())));
 }
 

@@ -3,10 +3,14 @@
 #include "parallelize/described_tensors.h"
 #include "parallelize/points.h"
 
+#include <c10/util/Type.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include <typeindex>
+#include <unordered_map>
 
 namespace dtensor {
 namespace {
@@ -36,6 +40,14 @@ KnownModule classify(torch::nn::Module& module) {
   return {};
 }
 
+// The type's name. Demangling takes longer than all else that a description does, so once per type.
+const std::string& type_name(const torch::nn::Module& module) {
+  static thread_local std::unordered_map<std::type_index, std::string> names;
+  auto& name = names[std::type_index(typeid(module))];
+  if (name.empty()) name = c10::demangle(typeid(module).name());
+  return name;
+}
+
 class Describer {
  public:
   ModuleDescription run(torch::nn::Module& root) {
@@ -51,7 +63,7 @@ class Describer {
     for (const auto& child : parent.named_children()) {
       DescribedModule entry;
       entry.path = prefix + child.key();
-      entry.type = child.value()->name();
+      entry.type = type_name(*child.value());
       entry.in_sequential = sequential;
       entry.module = child.value().get();
       entry.parent = &parent;
