@@ -4,6 +4,7 @@
 #include "dtensor/all.h"
 #include "parallelize/broadcast_data.h"
 #include "parallelize/clip_grad_norm.h"
+#include "parallelize/custom_style.h"
 #include "parallelize/explain_plan.h"
 #include "parallelize/gradient_synchronization.h"
 #include "parallelize/linear_cross_entropy.h"

@@ -5,6 +5,7 @@
 
 #include "parallelize/document_faults.h"
 
+#include "parallelize/custom_style.h"
 #include "parallelize/did_you_mean.h"
 #include "parallelize/plan.h"
 #include "parallelize/plan_schema.h"
@@ -222,14 +223,18 @@ void schema_faults(const json& document, Faults& faults) {
     if (!value_is_wrong) continue;
     const bool style = rule_of(path) && path.size() == 4 && path[3] == "style" && value.is_string();
     const bool mesh = !path.empty() && path[0] == "mesh";
+    if (style && find_custom_style(value.get<std::string>())) continue;  // which the schema cannot know
     report(faults,
            style  ? FaultKind::style
            : mesh ? FaultKind::mesh
                   : FaultKind::value,
            document, path, wrong_value(value, part));
     faults.back().asked = shown(value);
-    if (value.is_string())
-      faults.back().nearest = nearest(value.get<std::string>(), strings(part.value("enum", json::array())));
+    if (!value.is_string()) continue;
+    auto words = strings(part.value("enum", json::array()));
+    if (style)
+      for (const auto& name : custom_style_names()) words.push_back(name);
+    faults.back().nearest = nearest(value.get<std::string>(), words);
   }
 }
 

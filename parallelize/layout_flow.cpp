@@ -1,5 +1,6 @@
 #include "parallelize/layout_flow.h"
 
+#include "parallelize/custom_style.h"
 #include "parallelize/style_lowering.h"
 
 #include <fmt/format.h>
@@ -81,7 +82,7 @@ class Flow {
 
   std::string named(std::size_t module) const {
     return fmt::format("module \"{}\" (rule {}, {})", description_.modules[module].path,
-                       *rules_.rule_of[module] + 1, to_string(style(module)->kind));
+                       *rules_.rule_of[module] + 1, style_name(*style(module)));
   }
 
   std::string mended(std::size_t consumer, const Placement& gives) const {

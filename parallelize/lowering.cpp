@@ -1,5 +1,6 @@
 #include "parallelize/lowering.h"
 
+#include "parallelize/custom_style.h"
 #include "parallelize/fault_collector.h"
 #include "parallelize/layout_flow.h"
 #include "parallelize/rule_assignment.h"
@@ -70,13 +71,14 @@ class Lowering {
     const Style& style = plan_.rules[rule].style;
     if (!suits(style.kind, module.kind)) {
       auto fault = about(FaultKind::unsuitable, rule, module);
-      fault.asked = to_string(style.kind);
+      fault.asked = style_name(style);
       fault.nearest = nearest_style(module.kind);
       faults_.add(std::move(fault), fmt::format("style {} does not suit this type of module ({})",
-                                                to_string(style.kind), suited_modules(style.kind)));
+                                                style_name(style), suited_modules(style.kind)));
       return false;
     }
     const bool prepares = style.desired_input || style.desired_output;
+    if (style.kind == StyleKind::custom && !place_custom(index, rule)) return false;
     if (prepares && !module.weight) return prepare(index, rule);
     if (module.unregistered_weight) {
       auto fault = about(FaultKind::unreachable, rule, module);
@@ -90,9 +92,78 @@ class Lowering {
     if (style.kind == StyleKind::packed_colwise || style.kind == StyleKind::packed_rowwise)
       parts = packed_parts(style, weight_sizes(module)[style.kind == StyleKind::packed_colwise ? 0 : 1]);
     auto lowered = lower_style(style, module.kind, parts, tp_);
+    if (style.kind == StyleKind::custom) {  // placed already, but for what its operators are to move
+      if (module.weight && lowered.wish)
+        place(module.weight, result_.tensors[*module.weight].placements[static_cast<std::size_t>(tp_)], rule, module,
+              lowered.wish);
+      return true;
+    }
     if (shares_kv_heads(check, rule, module)) lowered.weight = lowered.bias = Replicate();
     const bool placed = place(module.weight, lowered.weight, rule, module, lowered.wish);
     return place(module.bias, lowered.bias, rule, module, {}) && placed;
+  }
+
+  // The tensors that a style of the program's own names.
+  bool place_custom(std::size_t index, std::size_t rule) {
+    const auto& module = module_.modules[index];
+    const Style& style = plan_.rules[rule].style;
+    const auto custom = find_custom_style(style.custom);
+    if (!custom) {
+      auto fault = about(FaultKind::style, rule, module);
+      fault.asked = style.custom;
+      fault.nearest = "register_style first";
+      faults_.add(std::move(fault), fmt::format("no style is registered as \"{}\"", style.custom));
+      return false;
+    }
+    bool all = true;
+    for (const auto& [name, stated] : custom->tensors) {
+      const auto path = module.path + "." + name;
+      const auto is_it = [&](const DescribedTensor& tensor) {
+        return tensor.name == path || std::find(tensor.aliases.begin(), tensor.aliases.end(), path) != tensor.aliases.end();
+      };
+      const auto found = std::find_if(module_.tensors.begin(), module_.tensors.end(), is_it);
+      const auto asked = fmt::format("{} for \"{}\"", stated.to_string(), name);
+      const auto refuse = [&](FaultKind kind, std::string nearest, const std::string& text) {
+        auto fault = about(kind, rule, module);
+        fault.asked = asked;
+        fault.nearest = std::move(nearest);
+        faults_.add(std::move(fault), text);
+        all = false;
+      };
+      if (found == module_.tensors.end()) {
+        refuse(FaultKind::unsuitable, "a type of module that has it", fmt::format("it has no parameter or buffer \"{}\"", name));
+        continue;
+      }
+      Placement placement = stated;
+      if (placement.is_sharded()) {
+        const auto ndim = static_cast<std::int64_t>(found->sizes.size());
+        const auto dim = placement.dim() < 0 ? placement.dim() + ndim : placement.dim();
+        if (dim < 0 || dim >= ndim) {
+          refuse(FaultKind::value, "one of its dimensions",
+                 fmt::format("\"{}\" has sizes [{}]", name, fmt::join(found->sizes, ", ")));
+          continue;
+        }
+        const auto size = found->sizes[static_cast<std::size_t>(dim)];
+        placement = placement.with_dim(dim);
+        if (placement.is_interleaved()) {
+          std::int64_t sum = 0;
+          for (const auto part : placement.parts()) sum += part;
+          if (sum != size) {
+            refuse(FaultKind::parts, fmt::format("parts that make {}", size),
+                   fmt::format("the parts make {}, dimension {} of \"{}\" has {}", sum, dim, name, size));
+            continue;
+          }
+        }
+        if (size < ranks_) {
+          refuse(FaultKind::empty_shard, nearest_ranks(ranks_, size, [&](std::int64_t k) { return k <= size; }),
+                 fmt::format("dimension {} of \"{}\" has {}, fewer than the ranks", dim, name, size));
+          continue;
+        }
+      }
+      const auto at = static_cast<std::size_t>(found - module_.tensors.begin());
+      all = place(at, placement, rule, module, {}) && all;
+    }
+    return all;
   }
 
   static const char* nearest_style(ModuleKind kind) {
@@ -128,7 +199,7 @@ class Lowering {
     lowered.by_sequential = !missing.empty() && module.in_sequential;
     if (!missing.empty() && !lowered.by_sequential) {
       auto fault = about(FaultKind::unreachable, rule, module);
-      fault.asked = to_string(style.kind);
+      fault.asked = style_name(style);
       const auto call = [](const std::string& name) {
         return fmt::format("x = dtensor::constrain(*this, \"{}\", x);", name);
       };
@@ -159,7 +230,7 @@ class Lowering {
           std::move(fault),
           fmt::format("tied parameter \"{}\" is placed {} by rule {} (\"{}\", {}): it has one placement",
                       entry.source.name, place.to_string(), *entry.rule + 1, first.match,
-                      to_string(first.style.kind)));
+                      style_name(first.style)));
       return false;
     }
     place = placement;

@@ -33,6 +33,8 @@ const char* to_string(StyleKind kind) {
       return "embedding_rowwise";
     case StyleKind::embedding_colwise:
       return "embedding_colwise";
+    case StyleKind::custom:
+      return "custom";
   }
   return "?";
 }

@@ -27,6 +27,7 @@ enum class StyleKind : std::uint8_t {
   packed_rowwise,
   embedding_rowwise,
   embedding_colwise,
+  custom,  // one of the program's own (parallelize/custom_style.h)
 };
 
 // The name in plans and messages: "colwise", ...
@@ -48,6 +49,7 @@ struct Style {
   // colwise, key or value projections: where the ranks do not divide kv_heads, every rank holds the weight whole, and
   // grouped-query attention takes the heads that the rank's query heads read.
   bool share_kv_heads = false;
+  std::string custom = "";  // custom: the name it is registered under
   friend bool operator==(const Style&, const Style&) = default;
 };
 

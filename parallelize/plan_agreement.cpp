@@ -1,5 +1,6 @@
 #include "parallelize/plan_agreement.h"
 
+#include "parallelize/custom_style.h"
 #include "parallelize/plan_fault.h"
 #include "parallelize/read_plan.h"
 #include "placements/error.h"
@@ -30,6 +31,7 @@ std::string lines_of(const ParallelPlan& plan, const ModuleDescription& module) 
   for (const auto& rule : plan.rules) {
     part.rules = {rule};
     text += plan_text(part, -1) + "\n";
+    if (const auto custom = find_custom_style(rule.style.custom)) text += rule.style.custom + ": " + to_text(*custom) + "\n";
   }
   for (const auto& tensor : module.tensors)
     text += fmt::format("{} {} [{}] {}\n", tensor.buffer ? "buffer" : "parameter", tensor.name,

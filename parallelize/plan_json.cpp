@@ -3,6 +3,7 @@
 #include "parallelize/plan.h"
 #include "parallelize/document_faults.h"
 #include "parallelize/read_plan.h"
+#include "parallelize/custom_style.h"
 #include "parallelize/style_names.h"
 #include "placements/error.h"
 
@@ -203,14 +204,15 @@ ordered_json written(const PlanRule& rule) {
   ordered_json object;
   const Style& style = rule.style;
   object["match"] = rule.match;
-  object["style"] = to_string(style.kind);
+  object["style"] = detail::style_name(style);
   const auto layout = [&](const char* key, const std::optional<Placement>& placement) {
     if (placement) object[key] = {placement->to_string()};
   };
   layout("input", style.input);
-  layout("desired_input", style.desired_input);
+  const bool custom = style.kind == StyleKind::custom;  // its layouts are in its name
+  if (!custom) layout("desired_input", style.desired_input);
   layout("output", style.output);
-  layout("desired_output", style.desired_output);
+  if (!custom) layout("desired_output", style.desired_output);
   if (style.kind == StyleKind::sequence_parallel || style.sequence_dim != 1) {
     object["sequence_dim"] = style.sequence_dim;
   }

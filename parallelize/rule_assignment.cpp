@@ -1,5 +1,6 @@
 #include "parallelize/rule_assignment.h"
 
+#include "parallelize/custom_style.h"
 #include "parallelize/did_you_mean.h"
 
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ PlanFault matched_twice(const std::vector<std::size_t>& rules, const ParallelPla
   std::string list;
   for (const auto rule : rules)
     list += fmt::format("{}rule {} (\"{}\", {})", list.empty() ? "" : " and ", rule + 1,
-                        plan.rules[rule].match, to_string(plan.rules[rule].style.kind));
+                        plan.rules[rule].match, style_name(plan.rules[rule].style));
   const auto overriding = std::count_if(rules.begin(), rules.end(),
                                         [&](std::size_t rule) { return plan.rules[rule].override_others; });
   return worded(std::move(fault),

@@ -44,6 +44,7 @@ bool suits(StyleKind style, ModuleKind module) {
     case StyleKind::prepare_input:
     case StyleKind::prepare_output:
     case StyleKind::prepare_input_output:
+    case StyleKind::custom:
       return true;
   }
   return false;
@@ -119,6 +120,7 @@ LoweredStyle lower_style(const Style& style, ModuleKind module, const std::vecto
     case StyleKind::prepare_input:
     case StyleKind::prepare_output:
     case StyleKind::prepare_input_output:
+    case StyleKind::custom:
       return whole(module, on(tp, style.desired_input), on(tp, style.desired_output));
   }
   return {};
@@ -162,6 +164,7 @@ std::optional<Placement> given_output(const Style& style, ModuleKind module) {
       return std::nullopt;
     case StyleKind::prepare_output:
     case StyleKind::prepare_input_output:
+    case StyleKind::custom:
       return style.desired_output;
   }
   return std::nullopt;

@@ -1,5 +1,7 @@
 #include "parallelize/style_names.h"
 
+#include "parallelize/custom_style.h"
+
 namespace dtensor::detail {
 
 std::optional<Style> style_of_name(const std::string& name) {
@@ -13,6 +15,13 @@ std::optional<Style> style_of_name(const std::string& name) {
   Style style;
   if (name == "colwise_rep" || name == "colwise_gather_output") return ColwiseParallel({}, Replicate());
   if (name == "rowwise_rep" || name == "rowwise_split_input") return RowwiseParallel(Replicate());
+  if (const auto custom = find_custom_style(name)) {
+    style.kind = StyleKind::custom;
+    style.custom = name;
+    style.desired_input = custom->input;
+    style.desired_output = custom->output;
+    return style;
+  }
   // Hugging Face reduces these gradients by a hook; here every pending gradient is reduced.
   if (name == "replicated_with_grad_allreduce")
     style.kind = StyleKind::replicate;
@@ -49,6 +58,8 @@ std::vector<std::string> keys_of_style(StyleKind kind) {
     case StyleKind::embedding_rowwise:
     case StyleKind::embedding_colwise:
       return {"output"};
+    case StyleKind::custom:
+      return {};
   }
   return {};
 }

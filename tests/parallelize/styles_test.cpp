@@ -257,6 +257,82 @@ TEST_CASE("prepare_* on stock modules and on children of a Sequential") {
   });
 }
 
+namespace {
+// Experts that all read the input, and whose outputs are added.
+struct ExpertsImpl : torch::nn::Module {
+  ExpertsImpl() {
+    up = register_parameter("up", torch::empty({4, 8, 6}));
+    down = register_parameter("down", torch::empty({4, 6, 8}));
+    scale = register_buffer("scale", torch::ones({8}));
+    declare_points(*this, {"input", "output"});
+    fill(*this);
+  }
+  at::Tensor forward(at::Tensor x) {
+    x = constrain(*this, "input", x).flatten(0, 1);
+    const auto hidden = at::silu(x.unsqueeze(0).expand({4, -1, -1}).bmm(up));
+    const auto y = hidden.bmm(down).sum(0) * scale;
+    return constrain(*this, "output", y.view({2, 6, 8}));
+  }
+  at::Tensor up, down, scale;
+};
+TORCH_MODULE(Experts);
+
+struct WithExpertsImpl : torch::nn::Module {
+  WithExpertsImpl() : experts(register_module("experts", Experts())), head(register_module("head", linear(8, 8))) {
+    fill(*head);
+  }
+  at::Tensor forward(const at::Tensor& x) { return head(experts(x)); }
+  Experts experts;
+  torch::nn::Linear head;
+};
+TORCH_MODULE(WithExperts);
+
+ParallelPlan plan_with(const std::string& style, const std::string& match = "experts") {
+  return ParallelPlan::from_json(R"({"version": 1, "tensor_parallel": {"dim": "tp", "uncovered": "replicate", "rules": [
+    {"match": ")" + match + R"(", "style": ")" + style + R"("}]}})");
+}
+}  // namespace
+
+TEST_CASE("a style of the program's own") {
+  register_style("experts", {.tensors = {{"up", Shard(0)}, {"down", Shard(-3)}}, .input = Replicate(), .output = Replicate()});
+  register_style("experts", {.tensors = {{"up", Shard(0)}, {"down", Shard(-3)}}, .input = Replicate(), .output = Replicate()});
+  run_ranks(3, [](int) {  // one expert more than ranks
+    WithExperts model, reference;
+    const auto plan = plan_with("experts");
+    check(plan.rules[0].style == RegisteredStyle("experts"), "in code as in JSON");
+    check(ParallelPlan::from_json(plan.to_json()) == plan, "reads back equal");
+    const auto y = check_equal(model, reference, line(3), plan, "experts", Shard(1));
+    check_placed(model->experts->up, {Shard(0)}, "up");
+    check_placed(model->experts->down, {Shard(0)}, "down");
+    check_placed(model->experts->scale, {Replicate()}, "scale");
+    check_placed(y, {Replicate()}, "output");
+  });
+}
+
+TEST_CASE("a style of the program's own: what is wrong is told") {
+  const auto taken = [](const std::string& name, CustomStyle style) {
+    return error_of<PlanError>([&] { register_style(name, std::move(style)); }, name);
+  };
+  register_style("first_cut", {.tensors = {{"up", Shard(0)}}});
+  check_contains(taken("first_cut", {.tensors = {{"up", Shard(1)}}}), "up Shard(0)");
+  check_contains(taken("colwise", {}), "of this library");
+  check_contains(taken("pending", {.tensors = {{"up", Partial()}}}), "Partial");
+  check_contains(error_of<PlanError>([] { plan_with("first_cutt"); }, "unknown"), "first_cut");
+  register_style("badly_cut", {.tensors = {{"up", Shard(3)}, {"none", Shard(0)}, {"scale", Interleaved(0, {4, 3})}}});
+  run_ranks(2, [](int) {
+    WithExperts model;
+    const auto text = refusal_of<PlanError>([&] { parallelize_module(*model, line(2), plan_with("badly_cut")); }, "badly");
+    for (const char* part : {"[4, 8, 6]", "no parameter or buffer \"none\"", "the parts make 7", "rule 1", "\"experts\""})
+      check_contains(text, part);
+    check(!is_dtensor(model->experts->up), "nothing has changed");
+  });
+  run_ranks(5, [](int) {
+    WithExperts model;
+    check_contains(refusal_of<PlanError>([&] { parallelize_module(*model, line(5), plan_with("first_cut")); }, "few"),
+                   "fewer than the ranks");
+  });
+}
+
 TEST_CASE("a rule with override wins over the others that match") {
   run_ranks(2, [](int) {
     Chain model;
