@@ -83,11 +83,14 @@ class Bench {
     report("check", measure([&] { check_plan(plan, description, two); }));
     report("explain", measure([&] { explain_plan(plan, description, two); }));
     std::vector<double> apply, deferred_apply;
+    std::vector<Model> models;  // kept: a program applies a plan once, not on the heap that destroyed models leave
     for (int round = 0; round < rounds_; ++round) {
       Model fresh(layers_);
+      models.push_back(fresh);
       apply.push_back(milliseconds([&] { parallelize_module(*fresh, mesh_, plan); }));
       DeferredBuild deferred;
       auto later = deferred.build([&] { return Model(layers_); });
+      models.push_back(later);
       deferred_apply.push_back(milliseconds([&] { parallelize_module(*later, mesh_, plan, {.deferred = &deferred}); }));
     }
     report("apply", median(apply));
