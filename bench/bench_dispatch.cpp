@@ -1,199 +1,165 @@
-// What one operator on small tensors costs: plain LibTorch and a DTensor, which need no communication, in one run.
+// What being distributed costs per operator: the same call on plain tensors and on DTensors of a mesh of one rank, so that
+// nothing is ever communicated. Tensors are small: the operator's own work hardly counts.
 //
-//   bench_dispatch [--filter softmax] [--rounds 5] [--seconds 0.03]
+//   bench_dispatch [--filter view] [--rounds 5] [--seconds 0.02] [--only here --count 20000]
 //
-// One JSON line per case: {"bench", "case", "plain_ns", "here_ns"}, the medians over rounds in which the two take turns.
-// Local tensors are 8 x 8, float32, rows cut over four ranks; only rank 0 works, the others have nothing to do. "grad" is
-// the forward pass of a recorded graph, "backward" both passes. bench/peer_dispatch.py has the same cases for PyTorch.
-#include <dtensor/all.h>
+// One JSON line per case: {"bench": "dispatch", "case", "plain_ns", "here_ns"}. Cases that end in " grad" run forward and
+// backward. --only with --count runs one side a fixed number of times and prints nothing, for profilers (perf, callgrind).
+#include "measure.h"
 
-#include <ATen/Functions.h>
-#include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <dtensor/all.h>
+#include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
 
 using namespace dtensor;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::int64_t rows = 8, columns = 8;
-
-// a and b have rows cut, w and v (a vector) are whole; three [2, rows, columns] with rows cut, for batches.
+// The inputs of the cases, plain or distributed.
 struct Inputs {
-  at::Tensor a, b, w, v, batch, index, target, flags;
-  std::vector<at::Tensor> many;
+  at::Tensor a, b, out, row, batch, other_batch, mask, table, indices, logits, targets, weight, bias;
+  std::vector<at::Tensor> list, gradients, first_moments, second_moments, steps;
+
+  explicit Inputs(const std::function<at::Tensor(const at::Tensor&)>& place) {
+    torch::manual_seed(0);
+    const auto random = [&](c10::IntArrayRef sizes) { return place(torch::randn(sizes)); };
+    a = random({8, 8});
+    b = random({8, 8});
+    out = random({8, 8});
+    row = random({8});
+    batch = random({2, 8, 8});
+    other_batch = random({2, 8, 8});
+    mask = place(torch::randn({8, 8}) > 0);
+    table = random({16, 8});
+    indices = place(torch::randint(0, 16, {8}, at::kLong));
+    logits = random({8, 16});
+    targets = place(torch::randint(0, 16, {8}, at::kLong));
+    weight = place(torch::ones({8}));
+    bias = place(torch::zeros({8}));
+    for (int i = 0; i < 4; ++i) {
+      list.push_back(random({8, 8}));
+      gradients.push_back(random({8, 8}));
+      first_moments.push_back(place(torch::zeros({8, 8})));
+      second_moments.push_back(place(torch::zeros({8, 8})));
+      steps.push_back(place(torch::ones({})));
+    }
+  }
 };
 
-Inputs plain_inputs() {
-  Inputs in;
-  in.a = at::randn({rows, columns});
-  in.b = at::randn({rows, columns});
-  in.w = at::randn({columns, columns});
-  in.v = at::randn({columns});
-  in.batch = at::randn({rows, 4, columns});
-  in.index = at::randint(0, columns, {rows}, at::kLong);
-  in.flags = at::rand({rows, columns}).gt(0.5);
-  for (int i = 0; i < 10; ++i) in.many.push_back(at::randn({rows, columns}));
-  return in;
-}
-
-Inputs placed_inputs(const Inputs& plain, const DeviceMesh& mesh) {
-  const auto cut = [&](const at::Tensor& tensor) {
-    auto sizes = tensor.sizes().vec();
-    sizes[0] *= mesh.size(0);
-    return at::Tensor(from_local(tensor.clone(), mesh, {Shard(0)}, {.global_sizes = sizes}));
-  };
-  const auto whole = [&](const at::Tensor& tensor) {
-    return at::Tensor(from_local(tensor.clone(), mesh, {Replicate()}, {.global_sizes = tensor.sizes().vec()}));
-  };
-  Inputs in;
-  in.a = cut(plain.a);
-  in.b = cut(plain.b);
-  in.w = whole(plain.w);
-  in.v = whole(plain.v);
-  in.batch = cut(plain.batch);
-  in.index = cut(plain.index);
-  in.flags = cut(plain.flags);
-  for (const auto& tensor : plain.many) in.many.push_back(cut(tensor));
-  return in;
-}
-
+using Run = std::function<void(Inputs&)>;
 struct Case {
   const char* name;
-  std::function<at::Tensor(Inputs&)> run;
-  bool differentiable = true;
+  Run run;
+  // Forward and backward: the function of inputs that require grad, whose result is summed. Empty: forward alone.
+  std::function<at::Tensor(Inputs&, const at::Tensor&)> differentiable = {};
 };
 
 std::vector<Case> cases() {
+  namespace F = torch::nn::functional;
+  const auto of = [](const char* name, std::function<at::Tensor(Inputs&, const at::Tensor&)> function) {
+    return Case{name, [function](Inputs& in) { function(in, in.a); }, function};
+  };
   return {
-      {"detach", [](Inputs& i) { return i.a.detach(); }, false},
-      {"add", [](Inputs& i) { return i.a + i.b; }},
-      {"add_number", [](Inputs& i) { return i.a + 1.5; }},
-      {"add_", [](Inputs& i) { return i.a.add_(i.b); }, false},
-      {"mul_number_", [](Inputs& i) { return i.a.mul_(1.0); }, false},
-      {"add_out", [](Inputs& i) { return at::add_out(i.b, i.a, i.a); }, false},
-      {"where", [](Inputs& i) { return at::where(i.flags, i.a, i.b); }},
-      {"relu", [](Inputs& i) { return at::relu(i.a); }},
-      {"gelu", [](Inputs& i) { return at::gelu(i.a); }},
-      {"pow", [](Inputs& i) { return i.a.pow(2); }},
-      {"to_bfloat16", [](Inputs& i) { return i.a.to(at::kBFloat16); }},
-      {"clone", [](Inputs& i) { return i.a.clone(); }},
-      {"copy_", [](Inputs& i) { return i.a.copy_(i.b); }, false},
-      {"zeros_like", [](Inputs& i) { return at::zeros_like(i.a); }, false},
-      {"mm", [](Inputs& i) { return at::mm(i.a, i.w); }},
-      {"linear", [](Inputs& i) { return at::linear(i.batch, i.w, i.v); }},
-      {"bmm", [](Inputs& i) { return at::bmm(i.batch, i.batch.transpose(1, 2)); }},
-      {"transpose", [](Inputs& i) { return i.a.transpose(0, 1); }},
-      {"view", [](Inputs& i) { return i.batch.view({-1, 4 * columns}); }},
-      {"reshape", [](Inputs& i) { return i.batch.reshape({-1, 2, 2, columns}); }},
-      {"slice", [](Inputs& i) { return i.a.slice(1, 2, 6); }},
-      {"select", [](Inputs& i) { return i.a.select(1, 3); }},
-      {"expand", [](Inputs& i) { return i.a.unsqueeze(1).expand({-1, 4, -1}); }},
-      {"cat", [](Inputs& i) { return at::cat({i.a, i.b}, 1); }},
-      {"stack", [](Inputs& i) { return at::stack({i.a, i.b}, 1); }},
-      {"split", [](Inputs& i) { return i.a.split(4, 1)[1]; }},
-      {"sum", [](Inputs& i) { return i.a.sum(1); }},
-      {"mean", [](Inputs& i) { return i.a.mean(1); }},
-      {"softmax", [](Inputs& i) { return at::softmax(i.a, -1); }},
-      {"layer_norm", [](Inputs& i) { return at::layer_norm(i.a, {columns}, i.v, i.v); }},
-      {"embedding", [](Inputs& i) { return at::embedding(i.w, i.index); }},
-      {"dropout", [](Inputs& i) { return at::dropout(i.a, 0.5, true); }},
-      {"uniform_", [](Inputs& i) { return i.a.uniform_(); }, false},
-      {"foreach_add_10", [](Inputs& i) { return at::_foreach_add_(i.many, 1.0), at::Tensor(); }, false},
+      of("add", [](Inputs& in, const at::Tensor& x) { return x + in.b; }),
+      of("mm", [](Inputs& in, const at::Tensor& x) { return x.mm(in.b); }),
+      {"detach", [](Inputs& in) { in.a.detach(); }},
+      of("transpose", [](Inputs&, const at::Tensor& x) { return x.transpose(0, 1); }),
+      of("view", [](Inputs&, const at::Tensor& x) { return x.view({64}); }),
+      of("reshape", [](Inputs&, const at::Tensor& x) { return x.reshape({4, 16}); }),
+      {"mul_ scalar", [](Inputs& in) { in.a.mul_(1.0); }},
+      {"add_", [](Inputs& in) { in.a.add_(in.b, 1e-6); }},
+      {"add out", [](Inputs& in) { at::add_out(in.out, in.a, in.b); }},
+      of("slice", [](Inputs&, const at::Tensor& x) { return x.slice(1, 2, 6); }),
+      of("cat", [](Inputs& in, const at::Tensor& x) { return at::cat({x, in.b}, 0); }),
+      of("stack", [](Inputs& in, const at::Tensor& x) { return at::stack({x, in.b}); }),
+      of("split", [](Inputs&, const at::Tensor& x) { return x.split(4, 1)[0]; }),
+      of("sum", [](Inputs&, const at::Tensor& x) { return x.sum(0); }),
+      of("mean", [](Inputs&, const at::Tensor& x) { return x.mean(); }),
+      of("softmax", [](Inputs&, const at::Tensor& x) { return x.softmax(-1); }),
+      of("layer_norm", [](Inputs& in, const at::Tensor& x) { return at::layer_norm(x, {8}, in.weight, in.bias); }),
+      of("relu", [](Inputs&, const at::Tensor& x) { return x.relu(); }),
+      of("gelu", [](Inputs&, const at::Tensor& x) { return at::gelu(x); }),
+      of("dropout", [](Inputs&, const at::Tensor& x) { return at::dropout(x, 0.5, true); }),
+      {"rand_like", [](Inputs& in) { at::rand_like(in.a); }},
+      {"uniform_", [](Inputs& in) { in.out.uniform_(); }},
+      {"embedding", [](Inputs& in) { at::embedding(in.table, in.indices); }},
+      {"cross_entropy", [](Inputs& in) { at::cross_entropy_loss(in.logits, in.targets); }},
+      {"zeros_like", [](Inputs& in) { at::zeros_like(in.a); }},
+      of("clone", [](Inputs&, const at::Tensor& x) { return x.clone(); }),
+      {"copy_", [](Inputs& in) { in.out.copy_(in.b); }},
+      of("to dtype", [](Inputs&, const at::Tensor& x) { return x.to(at::kDouble); }),
+      {"bmm", [](Inputs& in) { in.batch.bmm(in.other_batch); }},
+      of("where", [](Inputs& in, const at::Tensor& x) { return at::where(in.mask, x, in.b); }),
+      of("linear", [](Inputs& in, const at::Tensor& x) { return at::linear(x, in.b, in.row); }),
+      {"_foreach_add_ 4", [](Inputs& in) { at::_foreach_add_(in.list, in.gradients, 1e-6); }},
+      {"fused_adamw 4",
+       [](Inputs& in) {
+         at::_fused_adamw_(in.list, in.gradients, in.first_moments, in.second_moments, {}, in.steps, 1e-6, 0.9, 0.999,
+                           0.01, 1e-8, false, false);
+       }},
   };
 }
 
-double time_calls(const std::function<void()>& run, int count) {
-  const auto start = Clock::now();
-  for (int i = 0; i < count; ++i) run();
-  return std::chrono::duration<double, std::nano>(Clock::now() - start).count() / count;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Options {
-  std::string filter;
-  int rounds = 5;
-  double seconds = 0.03;
-};
-
-void measure(const std::string& name, const std::function<void()>& plain, const std::function<void()>& here,
-             const Options& options) {
-  if (name.find(options.filter) == std::string::npos) return;
-  const auto count_of = [&](const std::function<void()>& run) {
-    time_calls(run, 50);
-    return std::max(10, static_cast<int>(options.seconds * 1e9 / time_calls(run, 50)));
+Run with_gradient(const Case& one) {
+  return [function = one.differentiable](Inputs& in) {
+    const auto x = in.a.detach().requires_grad_();
+    function(in, x).sum().backward();
   };
-  const int plain_count = count_of(plain), here_count = count_of(here);
-  std::vector<double> plain_ns, here_ns;
-  for (int round = 0; round < options.rounds; ++round) {
-    plain_ns.push_back(time_calls(plain, plain_count));
-    here_ns.push_back(time_calls(here, here_count));
-  }
-  std::printf("{\"bench\": \"dispatch\", \"case\": \"%s\", \"plain_ns\": %.0f, \"here_ns\": %.0f}\n", name.c_str(),
-              median(plain_ns), median(here_ns));
-  std::fflush(stdout);
-}
-
-// Ten times mm and relu on 64 x 64, forward and backward.
-std::function<void()> chain(const at::Tensor& x, const at::Tensor& w) {
-  return [x, w] {
-    auto y = x;
-    for (int i = 0; i < 10; ++i) y = at::relu(at::mm(y, w));
-    torch::autograd::grad({y}, {x, w}, {at::ones_like(y)});
-  };
-}
-
-void run_all(const DeviceMesh& mesh, const Options& options) {
-  auto plain = plain_inputs();
-  auto placed = placed_inputs(plain, mesh);
-  for (const auto& one : cases()) {
-    const at::NoGradGuard no_grad;
-    measure(one.name, [&] { one.run(plain); }, [&] { one.run(placed); }, options);
-  }
-  auto plain_leaves = plain_inputs(), leaves = placed_inputs(plain_leaves, mesh);
-  for (auto* in : {&plain_leaves, &leaves})
-    for (auto* tensor : {&in->a, &in->b, &in->w, &in->v, &in->batch}) tensor->set_requires_grad(true);
-  for (const auto& one : cases())
-    if (one.differentiable)
-      measure(std::string(one.name) + " grad", [&] { one.run(plain_leaves); }, [&] { one.run(leaves); }, options);
-  const auto x = at::randn({64, 64}).set_requires_grad(true), w = at::randn({64, 64}).div(8).set_requires_grad(true);
-  const auto share = [&](const at::Tensor& tensor) {
-    at::Tensor result = from_local(tensor.detach().clone(), mesh, {Replicate()}, {.global_sizes = tensor.sizes().vec()});
-    return result.set_requires_grad(true);
-  };
-  measure("10 x (mm, relu) backward", chain(x, w), chain(share(x), share(w)), options);
 }
 
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("What an operator costs on a DTensor and on a plain tensor");
-  Options options;
-  app.add_option("--filter", options.filter, "only cases whose name has this in it");
-  app.add_option("--rounds", options.rounds, "rounds per case; the figure is their median")->check(CLI::PositiveNumber);
-  app.add_option("--seconds", options.seconds, "time of one measurement in a round")->check(CLI::PositiveNumber);
+  CLI::App app("The cost of each operator on DTensors against plain tensors, in one process");
+  std::string filter, only;
+  int rounds = 5, count = 20000;
+  double seconds = 0.02;
+  app.add_option("--filter", filter, "only cases whose name has this in it");
+  app.add_option("--rounds", rounds, "rounds per case; the figure is their median")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", seconds, "time of one measurement in a round")->check(CLI::PositiveNumber);
+  app.add_option("--only", only, "run one side and print nothing, for profilers")->check(CLI::IsMember({"plain", "here"}));
+  app.add_option("--count", count, "calls with --only")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argument_count, arguments);
   at::set_num_threads(1);
-  run_ranks(4, [&](int rank) {
-    const auto mesh = init_device_mesh(at::kCPU, {4}, {"tp"});
-    if (rank == 0) run_all(mesh, options);
-  });
-  return 0;
+  try {
+    init();
+    const auto mesh = init_device_mesh(c10::DeviceType::CPU, {1}, {"tp"});
+    Inputs plain([](const at::Tensor& tensor) { return tensor; });
+    Inputs here([&](const at::Tensor& tensor) -> at::Tensor {
+      return distribute_tensor(tensor, mesh, {tensor.dim() > 0 ? Placement(Shard(0)) : Placement(Replicate())});
+    });
+    const auto measure = [&](const std::string& name, const Run& run) {
+      if (name.find(filter) == std::string::npos) return;
+      const auto run_plain = [&] { run(plain); };
+      const auto run_here = [&] { run(here); };
+      try {
+        if (!only.empty()) {
+          bench::time_calls(only == "here" ? std::function<void()>(run_here) : run_plain, count);
+          return;
+        }
+        const auto [plain_ns, here_ns] = bench::compare(run_plain, run_here, rounds, seconds);
+        bench::print_line("dispatch", name, {{"plain_ns", plain_ns}, {"here_ns", here_ns}});
+      } catch (const c10::Error& error) {
+        std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what_without_backtrace());
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+      }
+    };
+    for (const auto& one : cases()) {
+      {
+        const torch::NoGradGuard no_grad;
+        measure(one.name, one.run);
+      }
+      if (one.differentiable) measure(std::string(one.name) + " grad", with_gradient(one));
+    }
+    shutdown();
+    return 0;
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  return 1;
 }

@@ -55,6 +55,52 @@ TEST_CASE("decision cache: beyond its limit it forgets, and says how much") {
   CHECK(cache.statistics().evictions - before >= 90);
 }
 
+TEST_CASE("decision cache: what is used stays, what is not goes first") {
+  const Limit limit(8);
+  auto& cache = DecisionCache::instance();
+  cache.clear();
+  cache.insert(key(1000), decision(1000));
+  const auto before = cache.statistics();
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    REQUIRE(cache.find(key(1000)) != nullptr);
+    cache.insert(key(i), decision(i));
+  }
+  const auto after = cache.statistics();
+  CHECK(after.misses == before.misses);
+  CHECK(after.hits == before.hits + 100);
+  CHECK(after.size == 8);
+  CHECK(after.evictions - before.evictions == 93);
+  // Not merely from this thread's front: another thread finds it in the table, which kept it for its uses.
+  bool found = false;
+  std::thread([&] { found = cache.find(key(1000)) != nullptr; }).join();
+  CHECK(found);
+  CHECK(cache.statistics().hits == after.hits + 1);  // of a thread that has ended
+}
+
+TEST_CASE("decision cache: a lower limit takes effect at once, and 0 keeps nothing") {
+  const Limit limit(50);
+  auto& cache = DecisionCache::instance();
+  cache.clear();
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    cache.insert(key(i), decision(i));
+    cache.find(key(i));
+  }
+  cache.set_limit(20);
+  CHECK(cache.statistics().limit == 20);
+  CHECK(cache.statistics().size == 20);
+  int found = 0;
+  for (std::uint64_t i = 0; i < 50; ++i)
+    if (const auto entry = cache.find(key(i))) {
+      CHECK(entry->cost == static_cast<double>(i));
+      ++found;
+    }
+  CHECK(found == 20);
+  cache.set_limit(0);
+  cache.insert(key(1), decision(1));
+  CHECK(cache.statistics().size == 0);
+  CHECK(cache.find(key(1)) == nullptr);
+}
+
 TEST_CASE("decision cache and layouts: many threads look up, insert and clear at once") {
   const Limit limit(64);
   auto& cache = DecisionCache::instance();
