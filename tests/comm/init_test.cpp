@@ -1,4 +1,4 @@
-// init() and shutdown() without peers. With peers: gloo_process_test.cpp.
+// init() and shutdown() without peers. With peers: collectives_process_test.cpp.
 #include "comm/device_mesh.h"
 #include "comm/run_ranks.h"
 #include "comm/world.h"

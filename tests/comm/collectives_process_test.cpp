@@ -1,8 +1,10 @@
-// Ranks as processes over Gloo, started by dtensor-run: values, and how the survivors end when one rank fails.
-// tests/comm/worker/process_worker.cpp has the scenarios.
+// Ranks as processes, over shared memory and over Gloo, started by dtensor-run: values, and how the survivors end when one rank fails.
+// tests/comm/worker/process_worker.cpp has the scenarios. What start-up, the store and the abort note do is one mechanism for
+// both; it is tried over the default, shared memory.
 #include <support/launch.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <map>
@@ -32,8 +34,9 @@ void check_survivor(const Outcome& outcome, int rank, const std::string& part) {
 }  // namespace
 
 TEST_CASE("processes: every collective, dtype, reduction and size") {
+  const std::string backend = GENERATE("shared_memory", "gloo");
   for (const int ranks : {3, 4}) {
-    const auto outcome = run_scenario(ranks, "collectives");
+    const auto outcome = run_scenario(ranks, "collectives " + backend);
     INFO(outcome.text);
     CHECK(outcome.exit_code == 0);
     CHECK(outcome.launcher == "");
@@ -42,14 +45,16 @@ TEST_CASE("processes: every collective, dtype, reduction and size") {
 }
 
 TEST_CASE("processes: K68 meshes built by members only and in different order") {
-  const auto outcome = run_scenario(4, "meshes");
+  const std::string backend = GENERATE("shared_memory", "gloo");
+  const auto outcome = run_scenario(4, "meshes " + backend);
   INFO(outcome.text);
   CHECK(outcome.exit_code == 0);
   CHECK(outcome.of_rank == std::map<int, std::string>{});
 }
 
 TEST_CASE("processes: K69 a killed rank is named by the survivors") {
-  const auto outcome = run_scenario(4, "killed");
+  const std::string backend = GENERATE("shared_memory", "gloo");
+  const auto outcome = run_scenario(4, "killed " + backend);
   INFO(outcome.text);
   for (const int rank : {0, 1, 3}) check_survivor(outcome, rank, "missing: rank 2 (does not respond");
   CHECK(outcome.exit_code == 128 + 9);
@@ -59,7 +64,8 @@ TEST_CASE("processes: K69 a killed rank is named by the survivors") {
 }
 
 TEST_CASE("processes: K69 those who wait for others than the killed rank end, too") {
-  const auto outcome = run_scenario(4, "killed_elsewhere");
+  const std::string backend = GENERATE("shared_memory", "gloo");
+  const auto outcome = run_scenario(4, "killed_elsewhere " + backend);
   INFO(outcome.text);
   for (const int rank : {0, 1, 2}) {
     CHECK_THAT(outcome.of_rank.at(rank), ContainsSubstring("CommError: all_reduce, sequence ") &&
@@ -76,7 +82,8 @@ TEST_CASE("processes: the death of rank 0, which serves the store") {
 }
 
 TEST_CASE("processes: a stopped rank is named after the time-out") {
-  const auto outcome = run_scenario(4, "stopped", 6);
+  const std::string backend = GENERATE("shared_memory", "gloo");
+  const auto outcome = run_scenario(4, "stopped " + backend, 6);
   INFO(outcome.text);
   for (const int rank : {0, 2, 3}) check_survivor(outcome, rank, "missing: rank 1 (does not respond");
   CHECK_THAT(outcome.of_rank.at(0) + outcome.of_rank.at(2) + outcome.of_rank.at(3),
@@ -96,7 +103,8 @@ TEST_CASE("processes: rank 0 stopped, so that the store does not answer") {
 }
 
 TEST_CASE("processes: a rank that ends early, in order") {
-  const auto outcome = run_scenario(4, "left");
+  const std::string backend = GENERATE("shared_memory", "gloo");
+  const auto outcome = run_scenario(4, "left " + backend);
   INFO(outcome.text);
   for (const int rank : {0, 2, 3}) check_survivor(outcome, rank, "rank 1 has already ended");
   CHECK(outcome.exit_code == 3);
@@ -127,7 +135,8 @@ TEST_CASE("processes: an uncaught exception is told to the peers") {
 }
 
 TEST_CASE("processes: who receives from a dead rank ends") {
-  const auto outcome = run_scenario(2, "receives_from_the_dead");
+  const std::string backend = GENERATE("shared_memory", "gloo");
+  const auto outcome = run_scenario(2, "receives_from_the_dead " + backend);
   INFO(outcome.text);
   CHECK_THAT(outcome.of_rank.at(0),
              ContainsSubstring("CommError: recv from rank 1, sequence 0, on group 'world'") &&
