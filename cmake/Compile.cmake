@@ -28,12 +28,14 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
-# dtensor_precompile(target torch|aten [UNOPTIMIZED]): one of the precompiled headers, each built once for all targets:
-# LibTorch's whole interface, for what uses modules, or its operators alone (cmake/precompiled_*.h). Only the sources that
-# name one of the headers below get it: loading it costs a file more (1 to 5 s with GCC 12) than most of LibTorch's smaller
-# headers. UNOPTIMIZED is for tests that spend their time in LibTorch and in the rooms: they take a third less to compile.
+# dtensor_precompile(target torch|aten|tests): one of the precompiled headers, each built once for all targets: LibTorch's
+# whole interface, for what uses modules; its operators alone; or what tests include (cmake/precompiled_*.h). Only the sources
+# that name one of the headers below get it: loading it costs a file more (1 to 5 s with GCC 12) than most of LibTorch's
+# smaller headers. `tests` is not optimized: such tests spend their time in LibTorch and in the rooms, and take a third less to
+# compile.
 set(dtensor_big_torch
   "torch/(torch\\.h|nn/|optim|csrc/jit)|(dtensor|parallelize)/all\\.h|parallelize/parallelize_module\\.h|support/check\\.h")
+set(dtensor_big_tests ${dtensor_big_torch})
 set(dtensor_big_aten "ATen/(ATen|Functions|TensorOperators)\\.h|torch/csrc/autograd/|brute_force\\.h")
 function(dtensor_precompile target header)
   if(NOT DTENSOR_PCH)
@@ -55,8 +57,7 @@ function(dtensor_precompile target header)
   endif()
   set(precompiled dtensor_precompiled_${header})
   set(options "")
-  if("UNOPTIMIZED" IN_LIST ARGN)
-    set(precompiled ${precompiled}_unoptimized)
+  if(header STREQUAL "tests")
     set(options $<$<CONFIG:Release>:-O0>)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -69,6 +70,9 @@ function(dtensor_precompile target header)
     target_precompile_headers(${precompiled} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled_${header}.h)
     target_compile_features(${precompiled} PRIVATE cxx_std_20)
     target_compile_options(${precompiled} PRIVATE ${options})
+    if(header STREQUAL "tests")
+      target_link_libraries(${precompiled} PRIVATE Catch2::Catch2)
+    endif()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
   target_compile_options(${target} PRIVATE ${options})

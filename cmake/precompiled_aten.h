@@ -3,3 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>

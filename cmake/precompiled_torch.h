@@ -2,3 +2,6 @@
 // build works without it.
 #pragma once
 #include <torch/torch.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>

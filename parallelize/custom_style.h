@@ -16,10 +16,10 @@ namespace dtensor {
 // Placements along the tensor-parallel mesh dimension.
 struct CustomStyle {
   // Of the module's own parameters and buffers, by name: Shard, Interleaved or Replicate. What is not named is whole.
-  std::map<std::string, Placement> tensors;
+  std::map<std::string, Placement> tensors = {};
   // What the module's input and output are brought to. They reach the modules that prepare_input and prepare_output reach:
   // stock ones, children of a Sequential, and those that declare the points (parallelize/points.h).
-  std::optional<Placement> input, output;
+  std::optional<Placement> input = {}, output = {};
   friend bool operator==(const CustomStyle&, const CustomStyle&) = default;
 };
 
