@@ -86,6 +86,18 @@ Group& MeshState::group(int mesh_dim) {
   return *entry;
 }
 
+Group& MeshState::group(const std::vector<int>& mesh_dims) {
+  if (mesh_dims.size() == 1) return group(mesh_dims[0]);
+  auto& entry = merged_groups[mesh_dims];
+  if (!entry) {
+    if (!member) refuse_outsider(*this, "group");
+    std::vector<std::string> names;
+    for (const int mesh_dim : mesh_dims) names.push_back(layout->names()[static_cast<std::size_t>(mesh_dim)]);
+    entry = &world->group(layout->ranks_along(mesh_dims, coordinate), join(names), layout->device_type());
+  }
+  return *entry;
+}
+
 c10::intrusive_ptr<MeshState> mesh_state(World& world, const MeshLayout* layout) {
   auto& book = world.slot<MeshBook>();
   const std::lock_guard lock(book.mutex);

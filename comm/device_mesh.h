@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,10 @@ struct MeshState : c10::intrusive_ptr_target {
   std::vector<std::int64_t> coordinate;  // one index per mesh dimension; empty for an outsider
   c10::Device device;                    // of this rank's tensors
   std::vector<Group*> groups;            // per mesh dimension, made at first use
+  std::map<std::vector<int>, Group*> merged_groups;
   Group& group(int mesh_dim);
+  // The ranks along several dimensions (ascending), row-major.
+  Group& group(const std::vector<int>& mesh_dims);
 };
 c10::intrusive_ptr<MeshState> mesh_state(World& world, const MeshLayout* layout);
 }  // namespace detail

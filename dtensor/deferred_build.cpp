@@ -186,17 +186,12 @@ class Replay {
     if (target != placed_.end() && target->second.sizes == output.sizes && whole_.count(output.storage) == 0)
       placements = target->second.placements;
     const auto options = at::TensorOptions(step.results.at(0).toTensor().scalar_type());
-    const bool empty_first = name == "aten::empty" || name == "aten::empty_strided" || name == "aten::zeros" ||
-                             name == "aten::ones" || name == "aten::full" || name == "aten::rand" || name == "aten::randn";
-    if (empty_first) {
-      at::Tensor result = empty(output.sizes, mesh_, placements, options);
-      if (name == "aten::zeros") result.zero_();
-      if (name == "aten::ones") result.fill_(1);
-      if (name == "aten::full") result.fill_(step.arguments[1].toScalar());
-      if (name == "aten::rand") result.uniform_(0, 1);
-      if (name == "aten::randn") result.normal_(0, 1);
-      return result;
-    }
+    if (name == "aten::empty" || name == "aten::empty_strided") return empty(output.sizes, mesh_, placements, options);
+    if (name == "aten::zeros") return zeros(output.sizes, mesh_, placements, options);
+    if (name == "aten::ones") return ones(output.sizes, mesh_, placements, options);
+    if (name == "aten::full") return full(output.sizes, step.arguments[1].toScalar(), mesh_, placements, options);
+    if (name == "aten::rand") return rand(output.sizes, mesh_, placements, options);
+    if (name == "aten::randn") return randn(output.sizes, mesh_, placements, options);
     if (detail::operator_info(step.op).random)
       throw UnsupportedError(fmt::format(
           "DeferredBuild: {} draws a tensor by LibTorch's generator, which differs between ranks. Draw it with rand, randn, "

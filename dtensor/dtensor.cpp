@@ -97,8 +97,6 @@ struct FromLocalFunction : torch::autograd::Function<FromLocalFunction> {
   }
 };
 
-// `values`, the same on all ranks, into their parts. They may be another rank's; the gradient, a full tensor, goes to
-// this rank's `full` all the same.
 // This rank's part of `values`, a copy.
 at::Tensor part_of(const at::Tensor& values, const Layout* to, const c10::intrusive_ptr<detail::MeshState>& mesh) {
   const at::NoGradGuard no_grad;
@@ -107,6 +105,8 @@ at::Tensor part_of(const at::Tensor& values, const Layout* to, const c10::intrus
   return detail::wrap(local.contiguous(), to, mesh, values.sizes());
 }
 
+// `values`, the same on all ranks, into their parts. They may be another rank's; the gradient, a full tensor, goes to
+// this rank's `full` all the same.
 struct DistributeFunction : torch::autograd::Function<DistributeFunction> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& /*full*/, const at::Tensor& values, std::int64_t layout,
                             const c10::IValue& mesh_value) {

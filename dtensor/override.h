@@ -69,6 +69,8 @@ void from_whole_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 
 // Called by each override for its tensor arguments: arms the leaf hook; refuses a plain tensor that requires grad.
 void prepare(const at::Tensor& tensor, const char* name);
+// A tensor that this rank made and that every rank makes alike, on the mesh of `like`.
+at::Tensor replicated(const at::Tensor& local, const at::Tensor& like);
 // The stock composite kernel.
 at::Tensor call_composite(const char* name, std::vector<c10::IValue> arguments);
 

@@ -11,12 +11,6 @@
 namespace dtensor::detail::override_ {
 namespace {
 
-// A tensor that this rank made and that every rank makes alike.
-at::Tensor replicated(const at::Tensor& local, const at::Tensor& like) {
-  const Meta& data = meta(like);
-  return wrap(local, data.layout->replicated(), data.mesh, local.sizes());
-}
-
 // softmax(q k^T scale + mask) v, in operators that keep heads and batch where they are. As _scaled_dot_product_attention_math:
 // short types are computed in float, both factors take the root of the scale, and a query that may attend to nothing gives 0.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

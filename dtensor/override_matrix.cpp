@@ -135,6 +135,11 @@ void prepare(const at::Tensor& tensor, const char* name) {
         "in with distribute_tensor(tensor, mesh, placements), which is differentiable.");
 }
 
+at::Tensor replicated(const at::Tensor& local, const at::Tensor& like) {
+  const Meta& data = meta(like);
+  return wrap(local, data.layout->replicated(), data.mesh, local.sizes());
+}
+
 at::Tensor call_composite(const char* name, std::vector<c10::IValue> arguments) {
   const auto& info = operator_info(name, "");
   info.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, arguments);

@@ -25,12 +25,6 @@ std::vector<std::int64_t> numbers(const at::Tensor& tensor) {
   return {values.const_data_ptr<std::int64_t>(), values.const_data_ptr<std::int64_t>() + values.numel()};
 }
 
-// A tensor that every rank makes alike, on the mesh of another one.
-at::Tensor replicated(const at::Tensor& local, const at::Tensor& like) {
-  const Meta& data = meta(like);
-  return wrap(local, data.layout->replicated(), data.mesh, local.sizes());
-}
-
 // The upper right block of exp([[a, g], [0, a]]): the derivative of the exponential at a along g.
 at::Tensor exponential_derivative(const at::Tensor& a, const at::Tensor& g) {
   const auto n = a.size(-1);

@@ -10,7 +10,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 namespace dtensor::detail {
 namespace {
@@ -25,13 +27,20 @@ class StepRunner {
       : step_(step), sizes_(sizes), mesh_(mesh), ranks_(mesh.layout->size(step.mesh_dim)),
         mine_(mesh.coordinate[static_cast<std::size_t>(step.mesh_dim)]) {}
 
+  // All-reduces by one operator, one after the other along several mesh dimensions: one over all their ranks.
+  static at::Tensor all_reduce(const at::Tensor& local, ReduceOp op, Group& group) {
+    auto result = local.clone(contiguous);
+    group.all_reduce(result, op).wait();
+    return result;
+  }
+
   at::Tensor run(const at::Tensor& local) const {
     const Placement& from = step_.before->placement(step_.mesh_dim);
     const Placement& to = step_.after->placement(step_.mesh_dim);
     switch (step_.kind) {
       case StepKind::slice: return take(local, to.dim(), cut(to, local.size(to.dim()), mine_)).clone(contiguous);
       case StepKind::to_partial: return to_partial(local, to.reduce_op());
-      case StepKind::all_reduce: return all_reduce(local, from.reduce_op());
+      case StepKind::all_reduce: return all_reduce(local, from.reduce_op(), group());
       case StepKind::reduce_scatter: return reduce_scatter(local, from.reduce_op(), to);
       case StepKind::all_gather: return all_gather(local, from);
       case StepKind::all_to_all: return all_to_all(local, from, to);
@@ -71,12 +80,6 @@ class StepRunner {
     const bool neutral = mine_ != 0 && (op == ReduceOp::sum || op == ReduceOp::product);
     if (!neutral) return local.clone(contiguous);
     return op == ReduceOp::sum ? at::zeros(local.sizes(), local.options()) : at::ones(local.sizes(), local.options());
-  }
-
-  at::Tensor all_reduce(const at::Tensor& local, ReduceOp op) const {
-    auto result = local.clone(contiguous);
-    group().all_reduce(result, op).wait();
-    return result;
   }
 
   at::Tensor reduce_scatter(const at::Tensor& local, ReduceOp op, const Placement& to) const {
@@ -154,8 +157,9 @@ class StepRunner {
     for (const auto& x : a) {
       std::int64_t at_b = 0;
       for (const auto& y : b) {
-        const auto begin = std::max(x.offset, y.offset), end = std::min(x.offset + x.size, y.offset + y.size);
-        if (begin < end) all.push_back({at_a + begin - x.offset, at_b + begin - y.offset, end - begin});
+        const auto common = shard_math::intersection(x, y);
+        if (common.size > 0)
+          all.push_back({at_a + common.offset - x.offset, at_b + common.offset - y.offset, common.size});
         at_b += y.size;
       }
       at_a += x.size;
@@ -200,6 +204,19 @@ class StepRunner {
   MeshState& mesh_;
   std::int64_t ranks_, mine_;
 };
+
+// Where an all-reduce of `plan` at `begin` is followed by others by the same operator, the mesh dimensions of all of them, in
+// ascending order, and where the run ends.
+std::pair<std::vector<int>, std::size_t> merged_all_reduces(const RedistributionPlan& plan, std::size_t begin) {
+  const auto op_of = [](const RedistributionStep& step) { return step.before->placement(step.mesh_dim).reduce_op(); };
+  std::vector<int> mesh_dims;
+  auto end = begin;
+  while (end < plan.steps.size() && plan.steps[end].kind == StepKind::all_reduce && communicates(plan.steps[end]) &&
+         op_of(plan.steps[end]) == op_of(plan.steps[begin]))
+    mesh_dims.push_back(plan.steps[end++].mesh_dim);
+  std::sort(mesh_dims.begin(), mesh_dims.end());
+  return {mesh_dims, end};
+}
 
 // Plans are pure; a training step asks for the same ones again and again.
 struct PlanKey {
@@ -282,9 +299,15 @@ at::Tensor move_local(const at::Tensor& local, const Layout* from, const Layout*
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor result = local.is_conj() || local.is_neg() ? local.resolve_conj().resolve_neg() : local;
-  for (const auto& step : plan.steps) {
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const auto& step = plan.steps[i];
     // On a mesh dimension of size 1 every placement holds the same values.
     if (mesh.layout->size(step.mesh_dim) == 1) continue;
+    if (const auto [mesh_dims, end] = merged_all_reduces(plan, i); mesh_dims.size() > 1) {
+      result = StepRunner::all_reduce(result, step.before->placement(step.mesh_dim).reduce_op(), mesh.group(mesh_dims));
+      i = end - 1;
+      continue;
+    }
     result = StepRunner(step, sizes, mesh).run(result);
   }
   if (!may_alias && result.is_same(local)) result = local.clone(at::MemoryFormat::Contiguous);

@@ -24,12 +24,6 @@ void channel_operand(RuleBuilder& builder, const OperatorCall& call, std::size_t
     builder.operand(operand, {call.operand(operand).sizes[0] == 0 ? no_factor : channel});
 }
 
-at::ScalarType wide(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
-
-at::Tensor optional_tensor(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
-
 // What the kernels for training share: an operand [n, c, ...] summed over all dimensions but the channels'.
 struct Channels {
   const KernelContext& context;

@@ -1,5 +1,7 @@
 #include "ops/class_loss.h"
 
+#include "ops/kernel_context.h"
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -20,10 +22,6 @@ std::vector<ClassRun> class_runs(const std::vector<shard_math::Interval>& interv
     stored += interval.size;
   }
   return runs;
-}
-
-at::ScalarType wide(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
 ClassLoss::ClassLoss(LossTerms terms, std::vector<ClassRun> runs, const at::Tensor& target,

@@ -33,9 +33,6 @@ struct ClassRun {
 // The runs of a rank's intervals, without the padding.
 std::vector<ClassRun> class_runs(const std::vector<shard_math::Interval>& intervals, std::int64_t classes);
 
-// Float at least, as LibTorch's kernels compute.
-at::ScalarType wide(at::ScalarType dtype);
-
 // A number per row, in the shape of the rows: what the loss is and what its gradient needs.
 struct RowResults {
   at::Tensor losses, weights, maximum, slope;  // loss; w_y, 0 where ignored; m; A / S, 0 where ignored

@@ -56,10 +56,6 @@ std::vector<std::int64_t> batch_dims(std::int64_t ndim) {
   return dims;
 }
 
-at::Tensor optional_tensor(const c10::IValue& value) {
-  return value.isTensor() ? value.toTensor() : at::Tensor();
-}
-
 // nll_loss_forward(self, target, weight?, reduction, ignore_index) -> (output, total_weight)
 void local_nll_loss(const KernelContext& context, std::vector<c10::IValue>& stack) {
   const auto base = stack.size() - 5;

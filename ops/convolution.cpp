@@ -15,29 +15,24 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-// Letters [first, second, spatial...], the spatial ones whole and new.
-std::vector<int> image(RuleBuilder& builder, int first, int second, std::int64_t ndim) {
-  std::vector<int> letters = {first, second};
-  for (std::int64_t dim = 2; dim < ndim; ++dim) letters.push_back(builder.factor(Factor::Kind::whole));
-  return letters;
+// Letters [first, second, spatial...]; the spatial ones those of `cuts` where it has one, else whole and new.
+std::vector<int> image(RuleBuilder& builder, int first, int second, std::vector<int> cuts) {
+  cuts[0] = first;
+  cuts[1] = second;
+  for (std::size_t dim = 2; dim < cuts.size(); ++dim)
+    if (cuts[dim] == no_factor) cuts[dim] = builder.factor(Factor::Kind::whole);
+  return cuts;
 }
-bool is_cut(const Operand& operand, std::int64_t dim) {
-  return operand.layout && !operand.layout->mesh_dims_cutting(dim).empty();
-}
+std::vector<int> no_cuts(std::int64_t ndim) { return std::vector<int>(static_cast<std::size_t>(ndim), no_factor); }
 // The spatial dimensions that stay cut, one letter each for input and output.
 std::vector<int> cut_dims(RuleBuilder& builder, bool transposed, const Operand& input, const Operand& output,
                           Factor::Kind kind) {
-  std::vector<int> letters(static_cast<std::size_t>(input.ndim()), no_factor);
+  auto letters = no_cuts(input.ndim());
   for (std::int64_t dim = 2; dim < input.ndim() && !transposed; ++dim) {
-    if (!is_cut(input, dim) && !is_cut(output, dim)) continue;
+    if (!input.is_cut(dim) && !output.is_cut(dim)) continue;
     letters[static_cast<std::size_t>(dim)] = builder.factor(kind);
     builder.at(letters[static_cast<std::size_t>(dim)]).halo = true;
   }
-  return letters;
-}
-std::vector<int> with_cuts(std::vector<int> letters, const std::vector<int>& cuts) {
-  for (std::size_t dim = 2; dim < letters.size(); ++dim)
-    if (cuts[dim] != no_factor) letters[dim] = cuts[dim];
   return letters;
 }
 
@@ -105,7 +100,7 @@ std::int64_t local_groups(std::int64_t groups, std::int64_t local_channels, std:
 }
 
 // The rows that one cut dimension of the output reads of the input: fetched, with the padding made of zeros.
-struct Rows {
+struct ImageRows {
   std::int64_t dim;
   HaloExchange exchange;
   std::int64_t front = 0, back = 0;  // rows of padding on this rank
@@ -122,9 +117,9 @@ struct Rows {
 };
 // Of each dimension in which `input` is cut. `arguments`: stride, padding, dilation; the padding is changed to that which
 // remains for the stock operator to add.
-std::vector<Rows> cut_rows(const KernelContext& context, std::size_t input, c10::IntArrayRef output, c10::IntArrayRef weight,
+std::vector<ImageRows> cut_rows(const KernelContext& context, std::size_t input, c10::IntArrayRef output, c10::IntArrayRef weight,
                            c10::IValue* arguments) {
-  std::vector<Rows> all;
+  std::vector<ImageRows> all;
   const auto sizes = context.operands[input].sizes;
   for (std::size_t dim = 2; dim < sizes.size(); ++dim) {
     const auto cuts = context.layout(input)->mesh_dims_cutting(static_cast<std::int64_t>(dim));
@@ -195,8 +190,8 @@ std::optional<Rule> convolution(const OperatorCall& call) {
   const int n = builder.factor();
   const auto channels = channel_letters(builder, groups, transposed, Factor::Kind::pass);
   const auto cuts = cut_dims(builder, transposed, input, input, Factor::Kind::pass);
-  builder.operand(0, with_cuts(image(builder, n, channels.in, input.ndim()), cuts))
-      .operand(1, image(builder, channels.weight_first, channels.weight_second, input.ndim()));
+  builder.operand(0, image(builder, n, channels.in, cuts))
+      .operand(1, image(builder, channels.weight_first, channels.weight_second, no_cuts(input.ndim())));
   if (call.operand(2).defined) builder.operand(2, {channels.out});
   std::vector<int> out = cuts;
   out[0] = n;
@@ -222,7 +217,7 @@ void local_convolution_backward(const KernelContext& context, std::vector<c10::I
   auto input = stack[base + 1].toTensor();
   const auto groups = stack[base + 9].toInt();
   const auto mask = stack[base + 10].toBoolList();
-  std::vector<Rows> cuts;
+  std::vector<ImageRows> cuts;
   if (!stack[base + 7].toBool())
     cuts = cut_rows(context, 1, context.operands[0].sizes, context.operands[2].sizes, &stack[base + 4]);
   for (const auto& rows : cuts) input = rows.fetch(input);
@@ -260,9 +255,9 @@ std::optional<Rule> convolution_backward(const OperatorCall& call) {
   const int n = builder.factor(Factor::Kind::reduce);
   const auto channels = channel_letters(builder, groups, transposed, Factor::Kind::reduce);
   const auto cuts = cut_dims(builder, transposed, input, gradient, Factor::Kind::reduce);
-  const auto input_letters = with_cuts(image(builder, n, channels.in, ndim), cuts),
-             weight_letters = image(builder, channels.weight_first, channels.weight_second, ndim);
-  builder.operand(0, with_cuts(image(builder, n, channels.out, ndim), cuts));
+  const auto input_letters = image(builder, n, channels.in, cuts),
+             weight_letters = image(builder, channels.weight_first, channels.weight_second, no_cuts(ndim));
+  builder.operand(0, image(builder, n, channels.out, cuts));
   builder.operand(1, input_letters).operand(2, weight_letters);
   builder.sized_result(input_letters, input.sizes.vec()).sized_result(weight_letters, weight.sizes.vec());
   builder.sized_result({channels.out}, {gradient.sizes[1]});

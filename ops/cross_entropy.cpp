@@ -93,7 +93,7 @@ Part local_part(const KernelContext& context, const std::vector<c10::IValue>& st
   Part part;
   part.runs = detail::class_runs(context.intervals(0, class_dim), classes);
   part.target = detail::of_local_rows(context, 1, stack[base + 1].toTensor(), class_dim);
-  part.weight = detail::optional_tensor(stack[base + 2]);
+  part.weight = optional_tensor(stack[base + 2]);
   part.weight_is_stored = part.weight.defined() && context.is_cut(2, 0);
   part.all_reduce = [&context, class_dim](at::Tensor& tensor, ReduceOp op) {
     const std::int64_t dims[] = {class_dim};

@@ -271,9 +271,7 @@ class Solver {
   bool is_cut(int factor) const {
     for (std::size_t i = 0; i < rule_.operands.size(); ++i)
       for (std::size_t dim = 0; dim < rule_.operands[i].size(); ++dim)
-        if (rule_.operands[i][dim] == factor && call_.operands[i].layout &&
-            !call_.operands[i].layout->mesh_dims_cutting(static_cast<std::int64_t>(dim)).empty())
-          return true;
+        if (rule_.operands[i][dim] == factor && call_.operands[i].is_cut(static_cast<std::int64_t>(dim))) return true;
     return false;
   }
 

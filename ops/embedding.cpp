@@ -1,5 +1,6 @@
 // Embedding tables cut by vocabulary or by hidden size.
 #include "ops/kernel_context.h"
+#include "ops/local_indices.h"
 #include "ops/rule_builder.h"
 #include "ops/rule_tables.h"
 #include "placements/error.h"
@@ -16,40 +17,12 @@ void refuse_sparse(const OperatorCall& call, std::size_t argument) {
                            ": sparse gradients have no distributed form; build the Embedding with sparse(false)");
 }
 
-// This rank's rows of the vocabulary as local indices: foreign ones become row 0 and are masked.
-struct LocalIndices {
-  at::Tensor indices, foreign;
-};
-LocalIndices localize(const KernelContext& context, std::size_t table, const at::Tensor& indices) {
-  at::Tensor local = at::zeros_like(indices), foreign = at::ones_like(indices, indices.options().dtype(at::kBool));
-  std::int64_t row = 0;
-  for (const auto& run : context.intervals(table, 0)) {
-    const auto mine = indices.ge(run.offset).logical_and(indices.lt(run.offset + run.size));
-    local = at::where(mine, indices - (run.offset - row), local);
-    foreign = foreign.logical_and(mine.logical_not());
-    row += run.size;
-  }
-  return {local, foreign};
-}
-
-bool cut_by_vocabulary(const KernelContext& context, std::size_t table) {
-  return !context.layout(table)->mesh_dims_cutting(0).empty();
-}
-
-// A local lookup would not see an index beyond the whole table; a plain one throws, so this one does.
-void check_range(const KernelContext& context, std::size_t table, const at::Tensor& indices) {
-  if (indices.numel() == 0 || !indices.device().is_cpu()) return;
-  const auto rows = context.operands[table].sizes[0];
-  TORCH_CHECK_INDEX(indices.min().item<std::int64_t>() >= 0 && indices.max().item<std::int64_t>() < rows,
-                    "index out of range in self: the embedding table has ", rows, " rows");
-}
-
 // embedding(weight [V, h], indices [...], padding_idx, scale_grad_by_freq, sparse) -> [..., h]
 void local_embedding(const KernelContext& context, std::vector<c10::IValue>& stack) {
-  if (!cut_by_vocabulary(context, 0)) return context.call_stock(stack);
   const auto base = stack.size() - 5;
   const auto weight = stack[base].toTensor(), indices = stack[base + 1].toTensor();
-  check_range(context, 0, indices);
+  if (weight.size(0) == context.operands[0].sizes[0]) return context.call_stock(stack);
+  const auto local = local_indices(context, 0, 0, indices);
   stack.resize(base);
   if (weight.size(0) == 0) {
     auto sizes = indices.sizes().vec();
@@ -57,7 +30,6 @@ void local_embedding(const KernelContext& context, std::vector<c10::IValue>& sta
     stack.emplace_back(at::zeros(sizes, weight.options()));
     return;
   }
-  const auto local = localize(context, 0, indices);
   // Foreign rows are zero at once, so the result is a plain pending sum.
   stack.emplace_back(at::embedding(weight, local.indices).masked_fill_(local.foreign.unsqueeze(-1), 0));
 }
@@ -81,9 +53,9 @@ void local_embedding_gradient(const KernelContext& context, std::vector<c10::IVa
   const auto padding = stack[base + 3].toInt();
   const bool scale = stack[base + 4].toBool();
   stack.resize(base);
-  if (cut_by_vocabulary(context, 2)) {
+  if (weight.size(0) != context.operands[2].sizes[0]) {
     if (padding >= 0) gradient = gradient.masked_fill(indices.eq(padding).unsqueeze(-1), 0);
-    const auto local = localize(context, 2, indices);
+    const auto local = local_indices(context, 2, 0, indices);
     gradient = gradient.masked_fill(local.foreign.unsqueeze(-1), 0);
     if (weight.size(0) == 0) {
       stack.emplace_back(at::zeros_like(weight));

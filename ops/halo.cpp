@@ -2,17 +2,11 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
-
 namespace dtensor {
 namespace {
 
 using shard_math::Interval;
 
-Interval overlap(const Interval& a, const Interval& b) {
-  const auto begin = std::max(a.offset, b.offset), end = std::min(a.offset + a.size, b.offset + b.size);
-  return {begin, std::max<std::int64_t>(end - begin, 0)};
-}
 at::Tensor part(const at::Tensor& tensor, std::int64_t dim, const Interval& whole, const Interval& wanted) {
   return wanted.size == 0 ? tensor.narrow(dim, 0, 0) : tensor.narrow(dim, wanted.offset - whole.offset, wanted.size);
 }
@@ -36,8 +30,8 @@ std::vector<at::Tensor> HaloExchange::exchange(const at::Tensor& tensor, const s
   std::vector<at::Tensor> sent, received;
   auto sizes = tensor.sizes().vec();
   for (std::size_t rank = 0; rank < pieces_.size(); ++rank) {
-    sent.push_back(part(tensor, dim_, had[rank_], overlap(had[rank_], needed[rank])).contiguous());
-    sizes[static_cast<std::size_t>(dim_)] = overlap(had[rank], needed[rank_]).size;
+    sent.push_back(part(tensor, dim_, had[rank_], shard_math::intersection(had[rank_], needed[rank])).contiguous());
+    sizes[static_cast<std::size_t>(dim_)] = shard_math::intersection(had[rank], needed[rank_]).size;
     received.push_back(at::empty(sizes, tensor.options()));
   }
   mesh_.group(mesh_dim_).all_to_all(received, sent).wait();
@@ -52,7 +46,7 @@ at::Tensor HaloExchange::give_back(const at::Tensor& range) const {
   sizes[static_cast<std::size_t>(dim_)] = pieces_[rank_].size;
   auto sum = at::zeros(sizes, range.options());
   for (std::size_t rank = 0; rank < parts.size(); ++rank)  // in one order on all ranks
-    part(sum, dim_, pieces_[rank_], overlap(wanted_[rank], pieces_[rank_])).add_(parts[rank]);
+    part(sum, dim_, pieces_[rank_], shard_math::intersection(wanted_[rank], pieces_[rank_])).add_(parts[rank]);
   return sum;
 }
 

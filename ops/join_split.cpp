@@ -189,8 +189,7 @@ std::optional<Rule> slice(const OperatorCall& call) {
   const bool everything = (start == 0 || start <= -have) && end >= have && call.argument(4).toInt() == 1;
   RuleBuilder builder(call);
   auto letters = builder.letters(0);
-  const auto* layout = call.operand(0).layout;
-  const bool cut = layout && !layout->mesh_dims_cutting(dim).empty();
+  const bool cut = call.operand(0).is_cut(dim);
   if (!cut || !everything) {
     builder.at(letters[static_cast<std::size_t>(dim)]).kind = Factor::Kind::whole;
     letters[static_cast<std::size_t>(dim)] = no_factor;

@@ -39,4 +39,12 @@ struct KernelContext {
   void all_reduce(at::Tensor& tensor, ReduceOp op, std::size_t operand, std::span<const std::int64_t> dims) const;
 };
 
+// Float at least, as LibTorch's kernels compute.
+inline at::ScalarType wide(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+// An argument of type Tensor?.
+inline at::Tensor optional_tensor(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+
 }  // namespace dtensor

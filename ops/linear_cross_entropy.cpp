@@ -64,7 +64,7 @@ std::vector<at::Tensor> gradients_of(const Head& head, const at::Tensor& coeffic
   std::int64_t filled = 0;
   for (const auto& run : head.runs) filled += run.size;
   const bool padded = filled != head.weight.size(0);
-  const auto dtype = head.weight.scalar_type(), sum_dtype = detail::wide(dtype);
+  const auto dtype = head.weight.scalar_type(), sum_dtype = wide(dtype);
   const auto rows = head.rows();
   at::Tensor of_hidden, of_weight;
   if (wants_hidden) of_hidden = at::empty(rows.sizes(), rows.options());
@@ -101,7 +101,7 @@ Head local_head(const KernelContext& context, const std::vector<c10::IValue>& st
   head.hidden = stack[base].toTensor();
   head.weight = stack[base + 1].toTensor();
   head.target = detail::of_local_rows(context, 2, stack[base + 2].toTensor(), context.operands[0].ndim() - 1);
-  head.class_weight = detail::optional_tensor(stack[base + 3]);
+  head.class_weight = optional_tensor(stack[base + 3]);
   head.terms = {stack[numbers].toInt(), stack[numbers + 1].toDouble(), stack[numbers + 2].toDouble(),
                 stack[numbers + 3].toInt()};
   head.chunk = stack[numbers + 4].toInt();

@@ -10,8 +10,4 @@ namespace dtensor::detail {
 at::Tensor of_local_rows(const KernelContext& context, std::size_t operand, at::Tensor tensor,
                          std::int64_t class_dim);
 
-inline at::Tensor optional_tensor(const c10::IValue& value) {
-  return value.isTensor() ? value.toTensor() : at::Tensor();
-}
-
 }  // namespace dtensor::detail

@@ -26,6 +26,7 @@ struct Operand {
   bool written = false;            // the operator writes to it
 
   std::int64_t ndim() const { return static_cast<std::int64_t>(sizes.size()); }
+  bool is_cut(std::int64_t dim) const { return layout && !layout->mesh_dims_cutting(dim).empty(); }
   // On one mesh dimension; Replicate for a plain tensor.
   Placement placement(int mesh_dim) const { return layout ? layout->placement(mesh_dim) : Placement(); }
 };

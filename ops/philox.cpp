@@ -58,7 +58,8 @@ double normal(Generator::Bits bits) {
 // Writes value(global linear index) for every local element, in row-major order. The elements of one row lie next to each
 // other in the global index, run by run.
 template <typename Element, typename Value>
-void write_rows(Element* out, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, Value&& value) {
+void write_rows(Element* out, const Draw& draw, Value&& value) {
+  const auto sizes = draw.sizes;
   const auto ndim = sizes.size();
   if (ndim == 0) {
     *out = static_cast<Element>(value(0));
@@ -66,7 +67,7 @@ void write_rows(Element* out, const Layout& layout, c10::IntArrayRef sizes, cons
   }
   std::vector<std::vector<shard_math::Interval>> runs(ndim);
   for (std::size_t dim = 0; dim < ndim; ++dim)
-    runs[dim] = shard_math::local_intervals(layout, static_cast<std::int64_t>(dim), sizes[dim], mesh.coordinate);
+    runs[dim] = shard_math::local_intervals(draw.layout, static_cast<std::int64_t>(dim), sizes[dim], draw.mesh.coordinate);
   const auto write = [&](auto&& self, std::size_t dim, std::uint64_t before) -> void {
     before *= static_cast<std::uint64_t>(sizes[dim]);
     for (const auto& run : runs[dim]) {
@@ -82,18 +83,18 @@ void write_rows(Element* out, const Layout& layout, c10::IntArrayRef sizes, cons
 }
 
 template <typename Value>
-void fill(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, Value&& value) {
+void fill(at::Tensor& local, const Draw& draw, Value&& value) {
   if (local.numel() == 0) return;
   if (local.is_cpu() && local.is_contiguous()) switch (local.scalar_type()) {
-      case at::kDouble: return write_rows(local.data_ptr<double>(), layout, sizes, mesh, value);
-      case at::kFloat: return write_rows(local.data_ptr<float>(), layout, sizes, mesh, value);
-      case at::kLong: return write_rows(local.data_ptr<std::int64_t>(), layout, sizes, mesh, value);
-      case at::kBool: return write_rows(local.data_ptr<bool>(), layout, sizes, mesh, value);
+      case at::kDouble: return write_rows(local.data_ptr<double>(), draw, value);
+      case at::kFloat: return write_rows(local.data_ptr<float>(), draw, value);
+      case at::kLong: return write_rows(local.data_ptr<std::int64_t>(), draw, value);
+      case at::kBool: return write_rows(local.data_ptr<bool>(), draw, value);
       default: break;
     }
   using Element = decltype(value(std::uint64_t{}));
   auto host = at::empty(local.sizes(), at::TensorOptions().dtype(c10::CppTypeToScalarType<Element>::value));
-  write_rows(host.template data_ptr<Element>(), layout, sizes, mesh, value);
+  write_rows(host.template data_ptr<Element>(), draw, value);
   local.copy_(host);
 }
 
@@ -120,7 +121,10 @@ PhiloxState next_philox(MeshState& mesh) {
 namespace {
 
 // The same draw for the imaginary parts, from another key.
-PhiloxState for_imaginary(PhiloxState state) { return {state.seed ^ 0x9E3779B97F4A7C15u, state.step}; }
+Draw for_imaginary(Draw draw) {
+  draw.state.seed ^= 0x9E3779B97F4A7C15u;
+  return draw;
+}
 
 // Digits of a floating type's numbers, the leading one included.
 int digits(c10::ScalarType dtype) {
@@ -134,43 +138,37 @@ int digits(c10::ScalarType dtype) {
 
 }  // namespace
 
-void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                  double from, double to) {
+void fill_uniform(at::Tensor& local, const Draw& draw, double from, double to) {
   if (local.is_complex()) {
     auto real = at::real(local), imaginary = at::imag(local);
-    fill_uniform(real, layout, sizes, mesh, state, from, to);
-    return fill_uniform(imaginary, layout, sizes, mesh, for_imaginary(state), from, to);
+    fill_uniform(real, draw, from, to);
+    return fill_uniform(imaginary, for_imaginary(draw), from, to);
   }
-  Generator generator(state);
+  Generator generator(draw.state);
   // Rounding may give `to`: the next smaller number of the type stands in.
   const double last = to - std::ldexp(std::max(std::abs(from), std::abs(to)), -digits(local.scalar_type()));
   const double width = to - from, largest = std::max(from, last);
-  fill(local, layout, sizes, mesh,
-       [&](std::uint64_t index) { return std::min(from + width * uniform(generator.at(index)), largest); });
+  fill(local, draw, [&](std::uint64_t index) { return std::min(from + width * uniform(generator.at(index)), largest); });
 }
 
-void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                 double mean, double deviation) {
+void fill_normal(at::Tensor& local, const Draw& draw, double mean, double deviation) {
   if (local.is_complex()) {  // the variance is shared by the two parts
     auto real = at::real(local), imaginary = at::imag(local);
-    fill_normal(real, layout, sizes, mesh, state, mean, deviation / std::numbers::sqrt2);
-    return fill_normal(imaginary, layout, sizes, mesh, for_imaginary(state), 0, deviation / std::numbers::sqrt2);
+    fill_normal(real, draw, mean, deviation / std::numbers::sqrt2);
+    return fill_normal(imaginary, for_imaginary(draw), 0, deviation / std::numbers::sqrt2);
   }
-  Generator generator(state);
-  fill(local, layout, sizes, mesh,
-       [&](std::uint64_t index) { return mean + deviation * normal(generator.at(index)); });
+  Generator generator(draw.state);
+  fill(local, draw, [&](std::uint64_t index) { return mean + deviation * normal(generator.at(index)); });
 }
 
-void fill_bernoulli(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                    double probability) {
-  Generator generator(state);
-  fill(local, layout, sizes, mesh, [&](std::uint64_t index) { return uniform(generator.at(index)) < probability; });
+void fill_bernoulli(at::Tensor& local, const Draw& draw, double probability) {
+  Generator generator(draw.state);
+  fill(local, draw, [&](std::uint64_t index) { return uniform(generator.at(index)) < probability; });
 }
 
-void fill_integers(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                   std::int64_t from, std::uint64_t range) {
-  Generator generator(state);
-  fill(local, layout, sizes, mesh, [&](std::uint64_t index) {
+void fill_integers(at::Tensor& local, const Draw& draw, std::int64_t from, std::uint64_t range) {
+  Generator generator(draw.state);
+  fill(local, draw, [&](std::uint64_t index) {
     const auto bits = joined(generator.at(index));
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(from) + (range == 0 ? bits : bits % range));
   });

@@ -27,18 +27,22 @@ void seed_world(World& world, std::uint64_t seed);
 // Takes the next step of a mesh's state: what one random operator draws with.
 PhiloxState next_philox(MeshState& mesh);
 
-// Fill the local tensor of a DTensor with global sizes `sizes`; quickest where it is dense in row-major order.
+// What one random operator draws: a tensor of global sizes `sizes`, placed by `layout`, with one step of a mesh's state.
+struct Draw {
+  const Layout& layout;
+  c10::IntArrayRef sizes;
+  const MeshState& mesh;
+  PhiloxState state;
+};
+
+// Fill the local tensor of a draw; quickest where it is dense in row-major order.
 // Uniform in [from, to), normal: any floating or complex dtype; real and imaginary part are drawn alike and apart.
-void fill_uniform(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                  double from = 0, double to = 1);
-void fill_normal(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                 double mean = 0, double deviation = 1);
+void fill_uniform(at::Tensor& local, const Draw& draw, double from = 0, double to = 1);
+void fill_normal(at::Tensor& local, const Draw& draw, double mean = 0, double deviation = 1);
 // 1 with this probability, else 0: any dtype.
-void fill_bernoulli(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                    double probability);
+void fill_bernoulli(at::Tensor& local, const Draw& draw, double probability);
 // Integers in [from, from + range), any dtype that holds them; a range of 0 stands for 2^64.
-void fill_integers(at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes, const MeshState& mesh, PhiloxState state,
-                   std::int64_t from, std::uint64_t range);
+void fill_integers(at::Tensor& local, const Draw& draw, std::int64_t from, std::uint64_t range);
 
 }  // namespace detail
 }  // namespace dtensor

@@ -30,6 +30,15 @@ void finish(Stack& stack, std::size_t begin, at::Tensor result) {
   stack.emplace_back(std::move(result));
 }
 
+// A draw of `sizes` placed by `layout`, by default those of operand 0. Takes a step of the mesh's state.
+detail::Draw draw_of(const KernelContext& context, const Layout& layout, c10::IntArrayRef sizes) {
+  return {layout, sizes, context.mesh, detail::next_philox(context.mesh)};
+}
+detail::Draw draw_of(const KernelContext& context, const Layout& layout) {
+  return draw_of(context, layout, context.operands[0].sizes);
+}
+detail::Draw draw_of(const KernelContext& context) { return draw_of(context, *context.layout(0)); }
+
 void check_floating(const KernelContext& context, c10::ScalarType dtype, bool or_complex = true) {
   TORCH_CHECK(at::isFloatingType(dtype) || (or_complex && at::isComplexType(dtype)), context.op.schema().name(), " draws no numbers of type ",
               dtype, "; random_, randint and bernoulli_ do");
@@ -37,7 +46,7 @@ void check_floating(const KernelContext& context, c10::ScalarType dtype, bool or
 
 at::Tensor draw_uniform(const KernelContext& context, const at::Tensor& like) {
   auto values = at::empty(like.sizes(), like.options().dtype(at::kDouble));
-  detail::fill_uniform(values, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
+  detail::fill_uniform(values, draw_of(context));
   return values;
 }
 
@@ -54,8 +63,7 @@ void local_dropout(const KernelContext& context, Stack& stack) {
     return;
   }
   auto mask = at::empty(input.sizes(), input.options().dtype(at::kBool));
-  detail::fill_bernoulli(mask, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh),
-                         1 - p);
+  detail::fill_bernoulli(mask, draw_of(context), 1 - p);
   const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
   stack.emplace_back(input.mul(mask).mul_(scale));
   stack.emplace_back(mask);
@@ -102,8 +110,7 @@ void local_uniform(const KernelContext& context, Stack& stack) {
   check_floating(context, self.scalar_type());
   const double from = argument(context, "from").toDouble(), to = argument(context, "to").toDouble();
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
-  detail::fill_uniform(self, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh),
-                       from, to);
+  detail::fill_uniform(self, draw_of(context), from, to);
   stack.resize(base + 1);
 }
 // bernoulli_(self, p), bernoulli(self, p)
@@ -113,8 +120,7 @@ void local_bernoulli(const KernelContext& context, Stack& stack) {
   const double p = argument(context, "p").toDouble();
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli expects p to be in [0, 1], but got p=", p);
   auto result = in_place ? stack[base].toTensor() : at::empty_like(stack[base].toTensor());
-  detail::fill_bernoulli(result, *context.layout(0), context.operands[0].sizes, context.mesh,
-                         detail::next_philox(context.mesh), p);
+  detail::fill_bernoulli(result, draw_of(context), p);
   finish(stack, base, result);
 }
 template <bool exponent>
@@ -125,8 +131,7 @@ void local_normal(const KernelContext& context, Stack& stack) {
   const double mean = argument(context, "mean").toDouble(), std = argument(context, "std").toDouble();
   TORCH_CHECK(exponent ? std > 0 : std >= 0, context.op.schema().name(), " expects std ", exponent ? ">" : ">=",
               " 0.0, but found std=", std);
-  detail::fill_normal(self, *context.layout(0), context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh),
-                      mean, std);
+  detail::fill_normal(self, draw_of(context), mean, std);
   if (exponent) self.exp_();
   stack.resize(base + 1);
 }
@@ -164,7 +169,7 @@ void local_normal_of(const KernelContext& context, Stack& stack) {
   const auto sizes = both ? at::infer_size(context.operands[0].sizes, context.operands[1].sizes)
                           : context.operands[0].sizes.vec();
   auto values = at::empty(local_sizes, first.options());
-  detail::fill_normal(values, *context.decision.results[0].layout, sizes, context.mesh, detail::next_philox(context.mesh));
+  detail::fill_normal(values, draw_of(context, *context.decision.results[0].layout, sizes));
   if (std.isTensor())
     values.mul_(std.toTensor());
   else
@@ -205,10 +210,7 @@ void draw_integers(const KernelContext& context, at::Tensor& self, const Layout&
     TORCH_CHECK(end - 1 <= 0 || static_cast<std::uint64_t>(end - 1) <= largest, "to - 1 is out of bounds for ", self.dtype());
   }
   const auto last = to.isNone() ? largest : static_cast<std::uint64_t>(to.toInt()) - 1;
-  auto values = at::empty(self.sizes(), self.options().dtype(at::kLong));
-  detail::fill_integers(values, layout, context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh), from,
-                        last - static_cast<std::uint64_t>(from) + 1);
-  self.copy_(values);
+  detail::fill_integers(self, draw_of(context, layout), from, last - static_cast<std::uint64_t>(from) + 1);
 }
 enum class Ends { none, to, both };
 template <Ends ends>
@@ -236,9 +238,9 @@ void local_like(const KernelContext& context, Stack& stack) {
   } else {
     check_floating(context, values.scalar_type());
     if (kind == Like::uniform)
-      detail::fill_uniform(values, layout, context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
+      detail::fill_uniform(values, draw_of(context, layout));
     else
-      detail::fill_normal(values, layout, context.operands[0].sizes, context.mesh, detail::next_philox(context.mesh));
+      detail::fill_normal(values, draw_of(context, layout));
   }
   finish(stack, base, values);
 }

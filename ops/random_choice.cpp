@@ -46,12 +46,12 @@ void local_multinomial(const KernelContext& context, std::vector<c10::IValue>& s
     auto local_sizes = weights.sizes().vec();
     local_sizes.back() = count;
     auto draws = at::empty(local_sizes, weights.options());
-    detail::fill_uniform(draws, *context.decision.results[0].layout, result_sizes, context.mesh, state);
+    detail::fill_uniform(draws, {*context.decision.results[0].layout, result_sizes, context.mesh, state});
     const auto cumulated = weights.cumsum(-1);
     chosen = at::searchsorted(cumulated, draws.mul_(cumulated.narrow(-1, sizes.back() - 1, 1)), false, true);
   } else {
     auto noise = at::empty_like(weights, at::MemoryFormat::Contiguous);
-    detail::fill_uniform(noise, *context.layout(0), sizes, context.mesh, state);
+    detail::fill_uniform(noise, {*context.layout(0), sizes, context.mesh, state});
     // Drawn in [0, 1): 1 minus it is in (0, 1], and a weight of zero comes last.
     noise = noise.neg_().add_(1).log_().neg_().clamp_min_(std::numeric_limits<double>::min());
     chosen = std::get<1>(weights.div(noise).topk(count, -1));

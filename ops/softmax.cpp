@@ -35,10 +35,6 @@ std::optional<std::int64_t> cut_dim(const KernelContext& context, std::size_t di
 }
 
 // Sums in float32 at least, as LibTorch's kernels do.
-at::ScalarType wide(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
-
 void reduce_along(const KernelContext& context, at::Tensor& tensor, ReduceOp op, std::int64_t dim) {
   const std::int64_t dims[] = {dim};
   context.all_reduce(tensor, op, 0, dims);

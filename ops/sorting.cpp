@@ -49,10 +49,6 @@ std::optional<Rule> selected_along(const OperatorCall& call) {
 // What a scan adds up by.
 enum class Scan { sum, product, logarithm };
 
-at::ScalarType wide(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
-
 // The pieces' totals, stacked in a first dimension, as one.
 template <Scan scan>
 at::Tensor combined(const at::Tensor& totals) {

@@ -23,10 +23,6 @@ Dims cut_ones(const KernelContext& context, const Dims& dims) {
   return cut;
 }
 
-at::ScalarType wide(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
-
 at::Tensor without(const at::Tensor& tensor, const Dims& dims, bool keepdim) {
   return keepdim || dims.empty() ? tensor : tensor.squeeze(dims);
 }

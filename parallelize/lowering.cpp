@@ -11,6 +11,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <unordered_set>
 
 namespace dtensor::detail {
@@ -103,6 +105,29 @@ class Lowering {
     return place(module.bias, lowered.bias, rule, module, {}) && placed;
   }
 
+  // What stands against this placement for a tensor of a style of the program's own; nothing if it is good.
+  struct Misfit {
+    FaultKind kind;
+    std::string nearest, text;
+  };
+  std::optional<Misfit> misfit(const Placement& placement, const std::string& name, const std::vector<std::int64_t>& sizes) const {
+    if (!placement.is_sharded()) return std::nullopt;
+    const auto dim = placement.dim();
+    if (dim < 0 || dim >= static_cast<std::int64_t>(sizes.size()))
+      return Misfit{FaultKind::value, "one of its dimensions", fmt::format("\"{}\" has sizes [{}]", name, fmt::join(sizes, ", "))};
+    const auto size = sizes[static_cast<std::size_t>(dim)];
+    if (placement.is_interleaved()) {
+      const auto sum = std::accumulate(placement.parts().begin(), placement.parts().end(), std::int64_t{0});
+      if (sum != size)
+        return Misfit{FaultKind::parts, fmt::format("parts that make {}", size),
+                      fmt::format("the parts make {}, dimension {} of \"{}\" has {}", sum, dim, name, size)};
+    }
+    if (size < ranks_)
+      return Misfit{FaultKind::empty_shard, ranks_text(size),
+                    fmt::format("dimension {} of \"{}\" has {}, fewer than the ranks", dim, name, size)};
+    return std::nullopt;
+  }
+
   // The tensors that a style of the program's own names.
   bool place_custom(std::size_t index, std::size_t rule) {
     const auto& module = module_.modules[index];
@@ -122,43 +147,20 @@ class Lowering {
         return tensor.name == path || std::find(tensor.aliases.begin(), tensor.aliases.end(), path) != tensor.aliases.end();
       };
       const auto found = std::find_if(module_.tensors.begin(), module_.tensors.end(), is_it);
-      const auto asked = fmt::format("{} for \"{}\"", stated.to_string(), name);
-      const auto refuse = [&](FaultKind kind, std::string nearest, const std::string& text) {
-        auto fault = about(kind, rule, module);
-        fault.asked = asked;
-        fault.nearest = std::move(nearest);
-        faults_.add(std::move(fault), text);
-        all = false;
-      };
-      if (found == module_.tensors.end()) {
-        refuse(FaultKind::unsuitable, "a type of module that has it", fmt::format("it has no parameter or buffer \"{}\"", name));
-        continue;
-      }
+      const bool exists = found != module_.tensors.end();
       Placement placement = stated;
-      if (placement.is_sharded()) {
-        const auto ndim = static_cast<std::int64_t>(found->sizes.size());
-        const auto dim = placement.dim() < 0 ? placement.dim() + ndim : placement.dim();
-        if (dim < 0 || dim >= ndim) {
-          refuse(FaultKind::value, "one of its dimensions",
-                 fmt::format("\"{}\" has sizes [{}]", name, fmt::join(found->sizes, ", ")));
-          continue;
-        }
-        const auto size = found->sizes[static_cast<std::size_t>(dim)];
-        placement = placement.with_dim(dim);
-        if (placement.is_interleaved()) {
-          std::int64_t sum = 0;
-          for (const auto part : placement.parts()) sum += part;
-          if (sum != size) {
-            refuse(FaultKind::parts, fmt::format("parts that make {}", size),
-                   fmt::format("the parts make {}, dimension {} of \"{}\" has {}", sum, dim, name, size));
-            continue;
-          }
-        }
-        if (size < ranks_) {
-          refuse(FaultKind::empty_shard, nearest_ranks(ranks_, size, [&](std::int64_t k) { return k <= size; }),
-                 fmt::format("dimension {} of \"{}\" has {}, fewer than the ranks", dim, name, size));
-          continue;
-        }
+      if (exists && placement.is_sharded() && placement.dim() < 0)
+        placement = placement.with_dim(placement.dim() + static_cast<std::int64_t>(found->sizes.size()));
+      auto wrong = exists ? misfit(placement, name, found->sizes)
+                          : Misfit{FaultKind::unsuitable, "a type of module that has it",
+                                   fmt::format("it has no parameter or buffer \"{}\"", name)};
+      if (wrong) {
+        auto fault = about(wrong->kind, rule, module);
+        fault.asked = fmt::format("{} for \"{}\"", stated.to_string(), name);
+        fault.nearest = std::move(wrong->nearest);
+        faults_.add(std::move(fault), wrong->text);
+        all = false;
+        continue;
       }
       const auto at = static_cast<std::size_t>(found - module_.tensors.begin());
       all = place(at, placement, rule, module, {}) && all;
@@ -298,9 +300,7 @@ class Lowering {
     fault.mesh_dim = dim;
     fault.mesh_dim_size = ranks;
     fault.asked = fmt::format("{} {}", size, what);
-    fault.nearest =
-        fmt::format("{}, or {} {}", nearest_ranks(ranks, size, [&](std::int64_t k) { return k <= size; }),
-                    ranks, what);
+    fault.nearest = fmt::format("{}, or {} {}", ranks_text(size), ranks, what);
     faults_.add(std::move(fault), fmt::format("{} {} are fewer than {} ranks", size, what, ranks));
   }
 

@@ -1,9 +1,9 @@
 // Plans as JSON text. Faults of the text are found by document_faults.cpp; this file reads what has none, and
 // writes.
 #include "parallelize/plan.h"
+#include "parallelize/custom_style.h"
 #include "parallelize/document_faults.h"
 #include "parallelize/read_plan.h"
-#include "parallelize/custom_style.h"
 #include "parallelize/style_names.h"
 #include "placements/error.h"
 

@@ -27,6 +27,20 @@ std::int64_t stated(std::int64_t in_rule, const std::vector<std::pair<std::strin
   return 0;
 }
 
+// The key-value heads that a Linear holds by its rule or by what the program knows; 0: not said.
+std::int64_t kv_heads_of(const Style& style, const ModelFacts& facts, const DescribedModule& module) {
+  return stated(style.kv_heads, facts.kv_heads, module.path);
+}
+
+// "2 or 4 ranks": the numbers of ranks nearest to `ranks`, below and above, that divide `heads`.
+std::string nearest_ranks(std::int64_t ranks, std::int64_t heads) {
+  std::int64_t below = ranks - 1, above = ranks + 1;
+  while (below > 0 && heads % below != 0) --below;
+  while (above <= heads && heads % above != 0) ++above;
+  if (above > heads) return ranks_text(below);
+  return below == 0 ? ranks_text(above) : fmt::format("{} or {}", below, ranks_text(above));
+}
+
 class Checker {
  public:
   Checker(const SizeCheck& check, std::size_t rule, const DescribedModule& module, FaultCollector& faults)
@@ -96,7 +110,7 @@ class Checker {
     const auto ranks = check_.ranks;
     const auto asked = fmt::format("{} of {} {}", to_string(style_.kind), heads, what);
     if (heads % ranks != 0) {
-      auto nearest = nearest_ranks(ranks, heads, [&](std::int64_t k) { return heads % k == 0; });
+      auto nearest = nearest_ranks(ranks, heads);
       if (kind == FaultKind::kv_heads && style_.kind == StyleKind::colwise)
         nearest += fmt::format(", or \"share_kv_heads\": true: every rank then holds all {}", heads);
       add(kind, asked, nearest,
@@ -118,7 +132,7 @@ class Checker {
     const char* what = vocabulary ? "vocabulary entries" : "features";
     add(vocabulary ? FaultKind::vocabulary : FaultKind::empty_shard,
         fmt::format("{} over {} {}", to_string(style_.kind), features_, what),
-        nearest_ranks(check_.ranks, features_, [&](std::int64_t k) { return k <= features_; }),
+        ranks_text(features_),
         fmt::format("{} {} are fewer than the ranks", features_, what));
   }
 
@@ -132,18 +146,7 @@ class Checker {
 
 }  // namespace
 
-std::string nearest_ranks(std::int64_t ranks, std::int64_t largest,
-                          const std::function<bool(std::int64_t)>& holds) {
-  std::int64_t below = ranks - 1, above = ranks + 1;
-  while (below > 0 && !holds(below)) --below;
-  while (above <= largest && !holds(above)) ++above;
-  if (above > largest) return fmt::format("{} rank{}", below, below == 1 ? "" : "s");
-  return below == 0 ? fmt::format("{} ranks", above) : fmt::format("{} or {} ranks", below, above);
-}
-
-std::int64_t kv_heads_of(const Style& style, const ModelFacts& facts, const DescribedModule& module) {
-  return stated(style.kv_heads, facts.kv_heads, module.path);
-}
+std::string ranks_text(std::int64_t ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
 
 bool shares_kv_heads(const SizeCheck& check, std::size_t rule, const DescribedModule& module) {
   const Style& style = check.plan.rules[rule].style;

@@ -36,10 +36,7 @@ std::vector<std::int64_t> different_sizes(const Layout& layout, std::int64_t ten
 std::int64_t overlap(const std::vector<Interval>& some, const std::vector<Interval>& others) {
   std::int64_t common = 0;
   for (const auto& a : some) {
-    for (const auto& b : others) {
-      common += std::max<std::int64_t>(
-          0, std::min(a.offset + a.size, b.offset + b.size) - std::max(a.offset, b.offset));
-    }
+    for (const auto& b : others) common += shard_math::intersection(a, b).size;
   }
   return common;
 }

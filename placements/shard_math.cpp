@@ -53,6 +53,11 @@ std::vector<Interval> select(const std::vector<Interval>& held, const std::vecto
 
 }  // namespace
 
+Interval intersection(const Interval& a, const Interval& b) {
+  const auto begin = std::max(a.offset, b.offset), end = std::min(a.offset + a.size, b.offset + b.size);
+  return {begin, std::max<std::int64_t>(end - begin, 0)};
+}
+
 Interval piece(std::int64_t n, std::int64_t pieces, std::int64_t index) {
   TORCH_INTERNAL_ASSERT(n >= 0 && index >= 0 && index < pieces, "piece ", index, " of ", pieces, " of ", n);
   const std::int64_t piece_size = n / pieces + (n % pieces != 0 ? 1 : 0);

@@ -29,6 +29,9 @@ struct Box {
 // empty). An empty piece lies at offset n.
 Interval piece(std::int64_t n, std::int64_t pieces, std::int64_t index);
 
+// What two intervals have in common; an empty one lies where the later of them begins.
+Interval intersection(const Interval& a, const Interval& b);
+
 // The runs of [0, n) that one cut by `placement` (Shard or Interleaved) gives to `index` of `pieces` ranks,
 // in the order in which that rank stores them: one run for Shard, one per part (empty ones included) for
 // Interleaved.

@@ -1,7 +1,7 @@
 // redistribute: any placement to any other, values, local sizes and gradients; DESIGN section 3.
 #include <placements/shard_math.h>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
@@ -190,5 +190,28 @@ TEST_CASE("redistribute: bytes and calls of the cheap paths") {
     place(full, mesh, {Partial()}).redistribute({Shard(0)});
     check(counter.total() == 1 && counter.count(Collective::reduce_scatter) == 1,
           "pending to Shard: one reduce_scatter");
+  });
+}
+
+TEST_CASE("redistribute: all-reduces by one operator along several mesh dimensions are one") {
+  run_ranks(8, [](int) {
+    const auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"pp", "dp", "tp"});
+    const auto full = values({4, 6});
+    const std::vector<std::tuple<Placements, Placements, std::string>> merged = {
+        {{Replicate(), Partial(), Partial()}, {Replicate(), Replicate(), Replicate()}, "dp,tp"},
+        {{Partial(), Shard(0), Partial()}, {Replicate(), Shard(0), Replicate()}, "pp,tp"},
+        {{Partial(ReduceOp::max), Partial(ReduceOp::max), Partial(ReduceOp::max)}, {Replicate(), Replicate(), Replicate()}, "pp,dp,tp"},
+        {{Partial(ReduceOp::avg), Partial(ReduceOp::avg), Shard(1)}, {Replicate(), Replicate(), Shard(1)}, "pp,dp"}};
+    for (const auto& [from, to, group] : merged) {
+      const auto x = place(full, mesh, from);
+      const CollectiveCounter counter;
+      const auto y = x.redistribute(to);
+      check(counter.total() == 1 && counter.count(Collective::all_reduce, group) == 1, to_string(from) + ": " + counter.to_string());
+      check_close(y, full, to_string(from));
+    }
+    const auto unlike = place(full, mesh, {Partial(), Partial(ReduceOp::max), Replicate()});
+    const CollectiveCounter counter;
+    check_close(unlike.redistribute({Replicate(), Replicate(), Replicate()}), full, "unlike operators");
+    check(counter.count(Collective::all_reduce) == 2, "unlike operators, one after the other: " + counter.to_string());
   });
 }
