@@ -2,14 +2,13 @@
 // what is placed so that nothing moves. The cache is emptied before each call; rank 0 measures its own.
 //
 // One JSON line per case: {"bench": "cold", "case": "mm 2-D", "plain_ns", "warm_ns", "here_ns"}. here_ns: with a miss.
+#include "command_line.h"
 #include "measure.h"
 
 #include <comm/run_ranks.h>
 #include <dtensor/all.h>
 #include <dtensor/decision_cache.h>
 #include <torch/torch.h>
-
-#include <CLI/CLI.hpp>
 
 using namespace dtensor;
 
@@ -58,10 +57,10 @@ void measure(const DeviceMesh& mesh, bool print, int calls) {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("First calls: what it costs to decide");
+  bench::CommandLine options("First calls: what it costs to decide");
   int calls = 101;
-  app.add_option("--calls", calls, "first calls per case; the figure is their median")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argument_count, arguments);
+  options.number("--calls", calls, "first calls per case; the figure is their median");
+  options.parse(argument_count, arguments);
   at::set_num_threads(1);
   const std::vector<std::string> names = {"a", "b", "c"};
   for (std::size_t dims = 1; dims <= 3; ++dims) {

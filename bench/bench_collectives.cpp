@@ -5,6 +5,9 @@
 // One JSON line per case: {"bench", "case", "ranks", "bytes", "here", "here_us", "gloo_us", "copy_us"}. A figure is the
 // median over rounds of the time of one call, from when all ranks begin until all are through; the three take turns in
 // each round, so that a busy machine hurts them alike. copy_us: all ranks copy the buffer once, each its own.
+#include "command_line.h"
+#include "measure.h"
+
 #include "comm/backend.h"
 #include "comm/group.h"
 #include "comm/process_world.h"
@@ -12,8 +15,6 @@
 #include "placements/error.h"
 
 #include <ATen/ops/full.h>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -75,11 +76,6 @@ double time_calls(const std::function<void()>& run, int count, const std::functi
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / count;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // As many calls as take about `seconds`; the same number on all ranks.
 int choose_count(Group& group, double microseconds, double seconds) {
   auto count = at::full({1}, std::clamp(seconds * 1e6 / microseconds, 3.0, 2000.0));
@@ -116,29 +112,29 @@ void run_case(Group& here, Group* gloo, const Case& one, int rounds, double seco
   }
   if (here.rank() != 0) return;
   std::printf("{\"bench\": \"collectives\", \"case\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"here\": \"%s\", \"here_us\": %.1f, ",
-              one.name.c_str(), here.size(), static_cast<long long>(one.bytes), here.backend_name(), median(here_us));
+              one.name.c_str(), here.size(), static_cast<long long>(one.bytes), here.backend_name(), bench::median(here_us));
   if (gloo)
-    std::printf("\"gloo_us\": %.1f, ", median(gloo_us));
+    std::printf("\"gloo_us\": %.1f, ", bench::median(gloo_us));
   else
     std::printf("\"gloo_us\": null, ");
-  std::printf("\"copy_us\": %.1f}\n", median(copy_us));
+  std::printf("\"copy_us\": %.1f}\n", bench::median(copy_us));
   std::fflush(stdout);
 }
 
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("Collectives among processes of one host; start it with dtensor-run");
+  bench::CommandLine options("Collectives among processes of one host; start it with dtensor-run");
   std::string filter;
   int rounds = 7;
   double seconds = 0.1;
   bool without_gloo = false;
-  app.add_option("--filter", filter, "only cases whose name has this in it");
-  app.add_option("--rounds", rounds, "rounds per case; the figure is their median")->check(CLI::PositiveNumber);
-  app.add_option("--seconds", seconds, "time of one measurement in a round")->check(CLI::PositiveNumber);
-  app.add_flag("--no-gloo", without_gloo, "leave Gloo out");
-  CLI11_PARSE(app, argument_count, arguments);
-  try {
+  options.text("--filter", filter, "only cases whose name has this in it");
+  options.number("--rounds", rounds, "rounds per case; the figure is their median");
+  options.number("--seconds", seconds, "time of one measurement in a round");
+  options.flag("--no-gloo", without_gloo, "leave Gloo out");
+  options.parse(argument_count, arguments);
+  return bench::run_main([&] {
     World& world = init();
     if (world.size() < 2) throw MeshError("bench_collectives needs two or more ranks: dtensor-run -n 4 -- bench_collectives");
     Group& here = world.group();
@@ -158,11 +154,5 @@ int main(int argument_count, char** arguments) {
     }
     here.barrier();
     shutdown();
-    return 0;
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-  }
-  return 1;
+  });
 }

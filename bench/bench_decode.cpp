@@ -2,13 +2,12 @@
 // a mesh of one rank, and the decisions that had to be made after the first tokens.
 //
 // One JSON line: {"bench": "decode", "case", "plain_ns", "here_ns", "misses_after_4_tokens"}; times per token.
+#include "command_line.h"
 #include "measure.h"
 
 #include <dtensor/all.h>
 #include <dtensor/decision_cache.h>
 #include <torch/torch.h>
-
-#include <CLI/CLI.hpp>
 
 using namespace dtensor;
 
@@ -52,10 +51,10 @@ struct Decoder {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("A decoding step with a growing key-value cache");
+  bench::CommandLine options("A decoding step with a growing key-value cache");
   int rounds = 5;
-  app.add_option("--rounds", rounds, "rounds; the figure is their median")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argument_count, arguments);
+  options.number("--rounds", rounds, "rounds; the figure is their median");
+  options.parse(argument_count, arguments);
   at::set_num_threads(1);
   init();
   {

@@ -5,12 +5,11 @@
 //
 // One JSON line per case: {"bench": "dispatch", "case", "plain_ns", "here_ns"}. Cases that end in " grad" run forward and
 // backward. --only with --count runs one side a fixed number of times and prints nothing, for profilers (perf, callgrind).
+#include "command_line.h"
 #include "measure.h"
 
 #include <dtensor/all.h>
 #include <torch/torch.h>
-
-#include <CLI/CLI.hpp>
 
 
 using namespace dtensor;
@@ -112,18 +111,18 @@ Run with_gradient(const Case& one) {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("The cost of each operator on DTensors against plain tensors, in one process");
+  bench::CommandLine options("The cost of each operator on DTensors against plain tensors, in one process");
   std::string filter, only;
   int rounds = 5, count = 20000;
   double seconds = 0.02;
-  app.add_option("--filter", filter, "only cases whose name has this in it");
-  app.add_option("--rounds", rounds, "rounds per case; the figure is their median")->check(CLI::PositiveNumber);
-  app.add_option("--seconds", seconds, "time of one measurement in a round")->check(CLI::PositiveNumber);
-  app.add_option("--only", only, "run one side and print nothing, for profilers")->check(CLI::IsMember({"plain", "here"}));
-  app.add_option("--count", count, "calls with --only")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argument_count, arguments);
+  options.text("--filter", filter, "only cases whose name has this in it");
+  options.number("--rounds", rounds, "rounds per case; the figure is their median");
+  options.number("--seconds", seconds, "time of one measurement in a round");
+  options.text("--only", only, "run one side and print nothing, for profilers", {"plain", "here"});
+  options.number("--count", count, "calls with --only");
+  options.parse(argument_count, arguments);
   at::set_num_threads(1);
-  try {
+  return bench::run_main([&] {
     init();
     const auto mesh = init_device_mesh(c10::DeviceType::CPU, {1}, {"tp"});
     Inputs plain([](const at::Tensor& tensor) { return tensor; });
@@ -155,11 +154,5 @@ int main(int argument_count, char** arguments) {
       if (one.differentiable) measure(std::string(one.name) + " grad", with_gradient(one));
     }
     shutdown();
-    return 0;
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-  }
-  return 1;
+  });
 }

@@ -1,12 +1,11 @@
 // Optimizer steps over 50 parameters: plain LibTorch against DTensors of a mesh of one rank.
 //
 // One JSON line per case: {"bench": "optimizer", "case": "adamw 64", "plain_ns", "here_ns"}, per step.
+#include "command_line.h"
 #include "measure.h"
 
 #include <dtensor/all.h>
 #include <torch/torch.h>
-
-#include <CLI/CLI.hpp>
 
 using namespace dtensor;
 
@@ -30,12 +29,12 @@ std::unique_ptr<torch::optim::Optimizer> make(const std::string& kind, std::int6
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("Optimizer steps on DTensors against plain tensors");
+  bench::CommandLine options("Optimizer steps on DTensors against plain tensors");
   int rounds = 5;
   double seconds = 0.2;
-  app.add_option("--rounds", rounds, "rounds per case; the figure is their median")->check(CLI::PositiveNumber);
-  app.add_option("--seconds", seconds, "time of one measurement in a round")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argument_count, arguments);
+  options.number("--rounds", rounds, "rounds per case; the figure is their median");
+  options.number("--seconds", seconds, "time of one measurement in a round");
+  options.parse(argument_count, arguments);
   at::set_num_threads(1);
   init();
   {

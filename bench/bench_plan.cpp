@@ -9,10 +9,11 @@
 //   read      the plan's text              check     all faults of plan and module
 //   explain   the report without applying  apply     parallelize_module of a module, mesh of one rank
 //   deferred  the same for a module built without memory
+#include "command_line.h"
+#include "measure.h"
+
 #include <parallelize/all.h>
 #include <torch/torch.h>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -57,11 +58,6 @@ double milliseconds(const std::function<void()>& run) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> figures) {
-  std::sort(figures.begin(), figures.end());
-  return figures[figures.size() / 2];
-}
-
 // What any application in place costs without a plan.
 void copy_in_place(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
@@ -93,15 +89,15 @@ class Bench {
       models.push_back(later);
       deferred_apply.push_back(milliseconds([&] { parallelize_module(*later, mesh_, plan, {.deferred = &deferred}); }));
     }
-    report("apply", median(apply));
-    report("deferred", median(deferred_apply));
+    report("apply", bench::median(apply));
+    report("deferred", bench::median(deferred_apply));
   }
 
  private:
   double measure(const std::function<void()>& run) const {
     std::vector<double> figures;
     for (int round = 0; round < rounds_; ++round) figures.push_back(milliseconds(run));
-    return median(figures);
+    return bench::median(figures);
   }
   void report(const char* name, double here_ms) const {
     std::printf(
@@ -119,17 +115,14 @@ class Bench {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  CLI::App app("Time to check, explain and apply a plan for a deep model, on one rank");
+  bench::CommandLine options("Time to check, explain and apply a plan for a deep model, on one rank");
   int layers = 1000, rounds = 7;
-  app.add_option("--layers", layers, "transformer layers")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", rounds, "the figure is their median")->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argument_count, arguments);
-  try {
+  options.number("--layers", layers, "transformer layers");
+  options.number("--rounds", rounds, "the figure is their median");
+  options.parse(argument_count, arguments);
+  return bench::run_main([&] {
     init();
     Bench(layers, rounds).run();
     shutdown();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_plan: %s\n", error.what());
-    return 1;
-  }
+  });
 }

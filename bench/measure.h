@@ -1,6 +1,8 @@
 // What the benchmarks share: alternating rounds of two ways to do one thing, medians, and one JSON line per case.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -47,6 +49,19 @@ inline void print_line(const char* bench, const std::string& name, const std::ve
   for (const auto& [key, value] : figures) std::printf(", \"%s\": %.1f", key, value);
   std::printf("}\n");
   std::fflush(stdout);
+}
+
+// What main() returns after `body`: 1 and the error's text on stderr where it throws, without LibTorch's backtrace.
+inline int run_main(const std::function<void()>& body) {
+  try {
+    body();
+    return 0;
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  return 1;
 }
 
 }  // namespace bench

@@ -1,14 +1,15 @@
 # One library per room. A room may include only the rooms it links, so the order of DESIGN's list is enforced by the
 # compiler: the source root is not on anyone's include path; each room exports a folder with a link to itself alone.
 #
-#   dtensor_room(NAME LINKS target... [EXCLUDE file.cpp...])
+#   dtensor_room(NAME LINKS target... [PRECOMPILED torch|aten] [EXCLUDE file.cpp...])
 #
-# EXCLUDE leaves out sources of the room (a backend that is absent here has a stub file in its place).
+# PRECOMPILED: the precompiled header that its sources get (Compile.cmake). EXCLUDE leaves out sources of the room (a backend
+# that is absent here has a stub file in its place).
 
 include(GNUInstallDirs)
 
 function(dtensor_room name)
-  cmake_parse_arguments(ROOM "" "" "LINKS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ROOM "" "PRECOMPILED" "LINKS;EXCLUDE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   foreach(file ${ROOM_EXCLUDE})
     list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/${name}/${file})
@@ -29,11 +30,10 @@ function(dtensor_room name)
   target_link_libraries(dtensor_${name} ${scope} ${ROOM_LINKS})
   target_compile_features(dtensor_${name} ${scope} cxx_std_20)
   if(sources AND PROJECT_IS_TOP_LEVEL)
-    if(name STREQUAL "parallelize")
-      dtensor_precompile(dtensor_${name} torch)
-    else()
-      dtensor_precompile(dtensor_${name} aten)
+    if(ROOM_PRECOMPILED)
+      dtensor_precompile(dtensor_${name} ${ROOM_PRECOMPILED})
     endif()
+    dtensor_compile_in_groups(dtensor_${name})
   endif()
   set_target_properties(dtensor_${name} PROPERTIES EXPORT_NAME room_${name})
   install(TARGETS dtensor_${name} EXPORT dtensor ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -12,8 +12,6 @@ namespace dtensor::detail {
 
 namespace {
 
-constexpr std::size_t line = 64;
-
 // Up to here it is cheaper to reduce everything on every rank than to meet a second time. Measured: see
 // docs/performance.md.
 constexpr std::size_t small_bytes = std::size_t{32} << 10;  // over all ranks' parts
@@ -112,7 +110,7 @@ class LargeAllReduce final : public AllReduce {
     ranks_ = static_cast<std::size_t>(endpoint.size());
     // Chunks of equal size, none smaller than need be.
     chunks_ = (bytes_ + endpoint.capacity() - 1) / endpoint.capacity();
-    chunk_bytes_ = ((bytes_ + chunks_ - 1) / chunks_ + line - 1) / line * line;
+    chunk_bytes_ = ((bytes_ + chunks_ - 1) / chunks_ + cache_line - 1) / cache_line * cache_line;
     chunks_ = (bytes_ + chunk_bytes_ - 1) / chunk_bytes_;
     first_slot_ = endpoint.writer().next();
   }
@@ -120,7 +118,7 @@ class LargeAllReduce final : public AllReduce {
   // A rank's slice within a chunk.
   Range slice(std::size_t chunk, std::size_t rank) const {
     const auto bytes = length(chunk);
-    const auto width = ((bytes + ranks_ - 1) / ranks_ + line - 1) / line * line;
+    const auto width = ((bytes + ranks_ - 1) / ranks_ + cache_line - 1) / cache_line * cache_line;
     const auto start = std::min(bytes, rank * width);
     return {start, std::min(bytes - start, width)};
   }

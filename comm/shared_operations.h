@@ -8,12 +8,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace dtensor::detail {
+
+inline constexpr std::size_t cache_line = 64;  // bytes
 
 class SharedOperation {
  public:

@@ -10,13 +10,11 @@ namespace dtensor::detail {
 
 namespace {
 
-constexpr std::size_t line = 64;
-
 // A region begins with the piece's size, so that a receiver notices one that it does not expect.
 struct Regions {
   std::size_t size = 0;  // with the line for the piece's size
-  Regions(std::size_t capacity, int ranks) : size(capacity / static_cast<std::size_t>(ranks - 1) / line * line) {}
-  std::size_t room() const { return size - line; }
+  Regions(std::size_t capacity, int ranks) : size(capacity / static_cast<std::size_t>(ranks - 1) / cache_line * cache_line) {}
+  std::size_t room() const { return size - cache_line; }
   std::size_t start(int from, int to, int ranks) const {
     return static_cast<std::size_t>((to - from + ranks) % ranks - 1) * size;
   }
@@ -57,7 +55,7 @@ class PieceWriter {
         const std::uint64_t total = piece.bytes;
         std::memcpy(region, &total, sizeof(total));
         if (piece.bytes > written_) {
-          std::memcpy(region + line, piece.memory + written_, std::min(piece.bytes - written_, regions.room()));
+          std::memcpy(region + cache_line, piece.memory + written_, std::min(piece.bytes - written_, regions.room()));
         }
       }
       written_ += regions.room();
@@ -85,7 +83,7 @@ const std::byte* region_in(const Slot& slot, SharedEndpoint& endpoint, const Reg
   std::uint64_t total = 0;
   std::memcpy(&total, region, sizeof(total));
   if (total != expected) refuse_size(owner, total, expected);
-  return region + line;
+  return region + cache_line;
 }
 
 // all_to_all and scatter: each ring is read at its own pace.

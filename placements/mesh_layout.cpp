@@ -19,12 +19,12 @@ namespace dtensor {
 namespace {
 
 // What makes two meshes equal.
-struct Key {
+struct MeshKey {
   c10::DeviceType device_type;
   std::vector<std::int64_t> shape;
   std::vector<std::string> names;
   std::vector<std::int64_t> ranks;
-  friend auto operator<=>(const Key&, const Key&) = default;
+  friend auto operator<=>(const MeshKey&, const MeshKey&) = default;
 };
 
 // The count of ranks of a shape. Errors: MeshError for a shape that is none.
@@ -85,8 +85,8 @@ const MeshLayout* MeshLayout::of(c10::DeviceType device_type, std::vector<std::i
   check_ranks(shape, ranks, size);
 
   static auto* const mutex = new std::shared_mutex;
-  static auto* const known = new std::map<Key, std::unique_ptr<const MeshLayout>>;  // immortal
-  Key key{device_type, std::move(shape), std::move(names), std::move(ranks)};
+  static auto* const known = new std::map<MeshKey, std::unique_ptr<const MeshLayout>>;  // immortal
+  MeshKey key{device_type, std::move(shape), std::move(names), std::move(ranks)};
   {
     std::shared_lock lock(*mutex);
     if (const auto found = known->find(key); found != known->end()) return found->second.get();

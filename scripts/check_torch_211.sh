@@ -31,7 +31,7 @@ for nvidia in .venv/lib/python3*/site-packages/nvidia; do ln -sfn "$PWD/$nvidia"
 
 build=build/torch-2.11
 mkdir -p build
-cmake --preset release -B "$build" -DDTENSOR_TORCH_DIR="$folder/torch" -DDTENSOR_PCH=OFF -DDTENSOR_CCACHE=OFF > "$build.log" 2>&1 ||
+cmake --preset release -B "$build" -DDTENSOR_TORCH_DIR="$folder/torch" -DDTENSOR_PCH=OFF -DDTENSOR_UNITY=OFF -DDTENSOR_CCACHE=OFF > "$build.log" 2>&1 ||
   { tail -n 30 "$build.log" >&2; exit 1; }
 
 # Each command of the build, without its outputs.

@@ -1,7 +1,7 @@
 // The first things a user does: distribute, compute, read, differentiate.
 #include <catch2/catch_test_macros.hpp>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 using namespace dtensor;
 using namespace dtensor::testing;

@@ -1,6 +1,6 @@
 // Cross entropy of logits whose classes are cut: values, gradients, counts of collectives.
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <catch2/catch_test_macros.hpp>
 
 #include <dtensor/cross_entropy.h>

@@ -2,7 +2,7 @@
 #include <dtensor/fallback.h>
 #include <support/check.h>
 #include <torch/library.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <catch2/catch_test_macros.hpp>
 
 #include <mutex>

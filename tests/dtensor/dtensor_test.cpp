@@ -2,7 +2,8 @@
 #include <placements/shard_math.h>
 #include <support/check.h>
 #include <torch/csrc/distributed/Placement.h>  // trap 19: torch::distributed has names of ours
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

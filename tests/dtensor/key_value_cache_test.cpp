@@ -2,7 +2,7 @@
 // first tokens have been decided, without a new decision.
 #include <dtensor/decision_cache.h>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,6 +1,5 @@
 // Public failures of other systems, restated; each test bears its number. See also the tests of the files they concern.
 #include <support/check.h>
-#include <torch/torch.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,6 +1,5 @@
 // local_region: a custom kernel on local tensors, gradients stated.
 #include <support/check.h>
-#include <torch/torch.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

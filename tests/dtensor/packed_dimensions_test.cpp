@@ -1,6 +1,6 @@
 // Packed dimensions: taking the parts of an interleaved cut apart, and joining them again, moves nothing.
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

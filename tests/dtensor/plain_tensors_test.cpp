@@ -1,6 +1,8 @@
 // Plain tensors that meet DTensors, by policy and in backward formulas (trap 2).
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

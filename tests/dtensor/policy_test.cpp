@@ -3,7 +3,7 @@
 #include <dtensor/decision_cache.h>
 #include <dtensor/fallback.h>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

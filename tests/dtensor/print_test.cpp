@@ -1,5 +1,4 @@
 #include <support/check.h>
-#include <torch/torch.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,6 +1,5 @@
 // Values read on the host (trap 11) and reductions over empty parts (trap 13).
 #include <support/check.h>
-#include <torch/torch.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,7 +1,8 @@
 // An operator of a program's own, with a rule of its own.
 #include <ops/rule_builder.h>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/library.h>
+#include <torch/types.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,7 +1,7 @@
 // What shares memory with what: traps 1, 3, 6, 9 and 12 of DESIGN section 5.
 #include <dtensor/meta.h>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,6 +1,5 @@
 // Composite operators that read the values of an argument, and formulas that build tensors of their own.
 #include <support/check.h>
-#include <torch/torch.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;

@@ -1,7 +1,7 @@
 // Views, strides and view replay: traps 4 and 5 of DESIGN section 5.
 #include <dtensor/fallback.h>
 #include <support/check.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <catch2/catch_test_macros.hpp>
 
 using namespace dtensor;
