@@ -68,6 +68,13 @@ void Call::add(const at::Tensor& tensor, std::size_t argument, std::int64_t elem
 
 std::string Call::where() const { return fmt::format("{} (rank {})", to_string(), mesh->world->rank()); }
 
+void Call::count_writes(int except) const {
+  if (!info.writes_uncounted) return;
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    if (operands[i].written && operands[i].defined && operands[i].argument != except)
+      tensors[i].unsafeGetTensorImpl()->bump_version();
+}
+
 void Call::set_tensors(c10::ArrayRef<at::Tensor> locals) {
   using Kind = OperatorInfo::Argument;
   std::size_t next = 0;

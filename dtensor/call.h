@@ -33,6 +33,9 @@ class Call {
 
   // Replaces the arguments on the stack by the same ones with `locals` in place of the tensors.
   void set_tensors(c10::ArrayRef<at::Tensor> locals);
+  // Raises the versions of the tensors written to where LibTorch does not, but for those of argument `except`: moves of them
+  // that are remembered must not be taken for those of the new values.
+  void count_writes(int except = -1) const;
   // Takes the arguments off the stack.
   void drop() { stack.resize(base); }
 

@@ -4,6 +4,7 @@
 #include "dtensor/call.h"
 #include "dtensor/decision_cache.h"
 #include "dtensor/decision_key.h"
+#include "dtensor/element_wise_lists.h"
 #include "dtensor/explain.h"
 #include "dtensor/fallback.h"
 #include "dtensor/geometry.h"
@@ -351,7 +352,8 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   if (!call.mesh->member)
     throw MeshError(fmt::format("{}: rank {} is outside the mesh {} and holds no values of its tensors",
                                 info.name, call.mesh->world->rank(), call.mesh->layout->to_string()));
-  if (info.rule ? info.rule->decompose : info.element_wise_list) {
+  if (info.element_wise_on_lists && run_on_lists(call)) return;
+  if (info.rule ? info.rule->decompose : info.loops_over_lists) {
     info.handle.callBoxedForDispatchKey(info.composite_key, stack);
     return;
   }
@@ -370,7 +372,10 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
     if (info.in_place && info.reads_strides)
       throw UnsupportedError(
           fmt::format("{}: the geometry of a DTensor's memory cannot be set in place", call.where()));
-    if (info.in_place) return run_in_place_replicated(call);
+    if (info.in_place) {
+      run_in_place_replicated(call);
+      return call.count_writes();
+    }
     if (!info.whole_values) admit_fallback(call);
   }
   if (!sizes_fit(call, *decision)) throw_shape_error(call);
@@ -389,6 +394,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
       stack.resize(call.base);
       for (auto& result : *results) stack.push_back(std::move(result));
       if (info.writes_others) write_moved_operands(call, *decision, locals);
+      call.count_writes();
       wrap_results(call, *decision, locals);
       if (Explain::current()) record(call, *decision);
       return;
@@ -400,6 +406,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   if (!decision->size_arguments.empty()) localize_sizes(call, *decision);
   run_local(call, *decision, locals, {global_arguments.data(), global_arguments.size()});
   if (info.writes_others) write_moved_operands(call, *decision, locals);
+  call.count_writes();
   wrap_results(call, *decision, locals);
   if (Explain::current()) [[unlikely]]
     record(call, *decision);

@@ -1,5 +1,7 @@
 #include "dtensor/operator_info.h"
 
+#include "dtensor/element_wise_lists.h"
+
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
@@ -99,6 +101,7 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
     returns_tensor = returns_tensor || result.type()->str().find("Tensor") != std::string::npos;
   }
   whole_values = !returns_tensor && !writes;
+  writes_uncounted = writes && !has_out && !handle.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
   view = !written.empty() && !written[0] && schema.arguments()[0].alias_info() != nullptr;
   random = handle.hasTag(at::Tag::nondeterministic_seeded);
   rule = find_rule(name);
@@ -115,8 +118,9 @@ OperatorInfo::OperatorInfo(c10::OperatorHandle handle_) : handle(handle_) {
   casts = name == "aten::_to_copy";
   sets_values = name == "aten::set_.source_Tensor";
   changes_geometry = in_place && handle.hasTag(at::Tag::inplace_view);
-  element_wise_list = name.rfind("aten::_foreach_", 0) == 0 &&
+  loops_over_lists = name.rfind("aten::_foreach_", 0) == 0 &&
                       handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  element_wise_on_lists = is_element_wise_on_lists(name);
   if (!handle.hasKernelForDispatchKey(composite_key))
     composite_key = c10::DispatchKey::CompositeExplicitAutogradNonFunctional;
   static const std::set<std::string> striding = {"aten::as_strided", "aten::as_strided_",

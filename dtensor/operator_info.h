@@ -37,10 +37,12 @@ struct OperatorInfo {
   bool mutates_unmarked = false;   // writes to arguments without saying so in its schema
   bool writes_others = false;      // writes to arguments besides the first and out=, marked or not
   bool view = false;               // its schema says that results alias argument 0
+  bool writes_uncounted = false;   // writes, and no kernel of LibTorch's raises the versions of what it writes to
   bool whole_values = false;       // returns no tensor: reads values
   bool changes_geometry = false;   // in place (transpose_, squeeze_, resize_)
   bool sets_values = false;        // set_(self, source)
-  bool element_wise_list = false;  // _foreach_: LibTorch's own loop over the lists
+  bool element_wise_on_lists = false;  // see element_wise_lists.h
+  bool loops_over_lists = false;   // _foreach_: has LibTorch's own loop over the lists
   bool reads_strides = false;      // as_strided and its kin: arguments that refer to the operand's memory
   bool casts = false;              // _to_copy
   c10::DispatchKey composite_key = c10::DispatchKey::CompositeExplicitAutograd;  // of its decomposition, if any
