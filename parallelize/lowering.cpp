@@ -31,6 +31,7 @@ class Lowering {
   }
 
   LoweredPlan run() {
+    result_.tensors.reserve(module_.tensors.size());
     for (const auto& tensor : module_.tensors)
       result_.tensors.push_back(
           {tensor, Placements(std::max(mesh_.names.size(), std::size_t{1}), Replicate()), {}, {}});

@@ -178,6 +178,7 @@ ApplyReport apply_plan(const ModuleDescription& description, const void* owner, 
   const at::NoGradGuard no_grad;
   ApplyReport report;
   report.notes = lowered.notes;
+  report.tensors.reserve(lowered.tensors.size());
   const auto values = deferred_values(lowered.tensors, mesh, options.deferred);
   for (std::size_t i = 0; i < lowered.tensors.size(); ++i) {
     auto& entry = lowered.tensors[i];
@@ -188,6 +189,7 @@ ApplyReport apply_plan(const ModuleDescription& description, const void* owner, 
   for (auto* optimizer : options.optimizers) distribute_optimizer_state(*optimizer, options.source);
   at::autocast::clear_cache();  // it may hold casts of the former parameters
   std::vector<at::Tensor> parameters;
+  parameters.reserve(lowered.tensors.size());
   for (const auto& entry : lowered.tensors)
     if (!entry.source.buffer) parameters.push_back(entry.source.tensor);
   install_gradient_synchronization(owner, parameters, mesh, plan.data_parallel);

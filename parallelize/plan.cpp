@@ -105,7 +105,7 @@ namespace {
   throw PlanError({"the pattern \"" + pattern + "\" has unbalanced braces; alternatives are written {a,b}"});
 }
 
-// Throws unless every { has its }. Returns nothing: alternatives are read while matching.
+// Throws unless every { has its }.
 void check_braces(const std::string& pattern) {
   int depth = 0;
   for (const char letter : pattern) {
@@ -137,15 +137,21 @@ Alternatives read_alternatives(std::string_view pattern) {
   return found;
 }
 
-// `at_start`: the position begins a path component. Braces are balanced.
+// A pattern whose braces are balanced as all patterns without braces that it stands for.
+void expand(const std::string& pattern, std::vector<std::string>& expanded) {
+  const auto brace = pattern.find('{');
+  if (brace == std::string::npos) {
+    expanded.push_back(pattern);
+    return;
+  }
+  const Alternatives alternatives = read_alternatives(std::string_view(pattern).substr(brace));
+  const auto before = pattern.substr(0, brace), after = pattern.substr(brace + alternatives.end);
+  for (const auto& text : alternatives.texts) expand(before + text + after, expanded);
+}
+
+// `at_start`: the position begins a path component. No braces.
 bool match_from(std::string_view pattern, std::string_view path, bool at_start) {
   while (!pattern.empty()) {
-    if (pattern[0] == '{') {
-      const Alternatives alternatives = read_alternatives(pattern);
-      const std::string rest(pattern.substr(alternatives.end));
-      return std::any_of(alternatives.texts.begin(), alternatives.texts.end(),
-                         [&](const std::string& text) { return match_from(text + rest, path, at_start); });
-    }
     if (pattern.starts_with("**")) {
       const std::string_view rest = pattern.substr(2);
       // A whole component: it stands for none (its dot goes too) or several.
@@ -158,10 +164,11 @@ bool match_from(std::string_view pattern, std::string_view path, bool at_start) 
       return false;
     }
     if (pattern[0] == '*') {
-      // A component is never empty, so a `*` that stands for a whole one needs a letter.
-      const bool whole = at_start && (pattern.size() == 1 || pattern[1] == '.');
+      // Before a dot or the end it takes the rest of the component; a whole component is never empty.
+      const bool takes_rest = pattern.size() == 1 || pattern[1] == '.';
       const std::size_t component = std::min(path.find('.'), path.size());
-      for (std::size_t taken = whole ? 1 : 0; taken <= component; ++taken) {
+      if (takes_rest && at_start && component == 0) return false;
+      for (std::size_t taken = takes_rest ? component : 0; taken <= component; ++taken) {
         if (match_from(pattern.substr(1), path.substr(taken), at_start && taken == 0)) return true;
       }
       return false;
@@ -176,9 +183,16 @@ bool match_from(std::string_view pattern, std::string_view path, bool at_start) 
 
 }  // namespace
 
-bool matches(const std::string& pattern, const std::string& path) {
+PathPattern::PathPattern(const std::string& pattern) {
   check_braces(pattern);
-  return match_from(pattern, path, true);
+  expand(pattern, alternatives_);
 }
+
+bool PathPattern::matches(const std::string& path) const {
+  return std::any_of(alternatives_.begin(), alternatives_.end(),
+                     [&](const std::string& pattern) { return match_from(pattern, path, true); });
+}
+
+bool matches(const std::string& pattern, const std::string& path) { return PathPattern(pattern).matches(path); }
 
 }  // namespace dtensor

@@ -133,5 +133,14 @@ struct ParallelPlan {
 // is all of the component), `**` is any number of components, none included ("**.w" matches "w" and "a.b.w"; "a.**"
 // matches all below "a"), `{a,b}` are alternatives. Errors: PlanError for unbalanced braces.
 bool matches(const std::string& pattern, const std::string& path);
+// The same of one pattern and many paths.
+class PathPattern {
+ public:
+  explicit PathPattern(const std::string& pattern);
+  bool matches(const std::string& path) const;
+
+ private:
+  std::vector<std::string> alternatives_;  // without braces
+};
 
 }  // namespace dtensor

@@ -56,11 +56,12 @@ RuleAssignment assign_rules(const ModuleDescription& module, const ParallelPlan&
   result.modules_of.resize(plan.rules.size());
   std::vector<bool> matched(plan.rules.size(), false);
   std::map<std::vector<std::size_t>, std::vector<std::size_t>> conflicts;  // rules -> modules
+  std::vector<PathPattern> patterns;
+  for (const auto& rule : plan.rules) patterns.emplace_back(rule.match);
   for (std::size_t i = 0; i < module.modules.size(); ++i) {
     std::vector<std::size_t> rules;
     for (std::size_t rule = 0; rule < plan.rules.size(); ++rule)
-      if (!plan.rules[rule].match.empty() && matches(plan.rules[rule].match, module.modules[i].path))
-        rules.push_back(rule);
+      if (!plan.rules[rule].match.empty() && patterns[rule].matches(module.modules[i].path)) rules.push_back(rule);
     if (rules.empty()) continue;
     for (const auto rule : rules) matched[rule] = true;
     const auto [winner, clear] = chosen(rules, plan);
