@@ -17,6 +17,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/enum_tag.h>
 #include <c10/core/AutogradState.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -340,6 +341,60 @@ void record(const Call& call, const Decision& decision) {
   Explain::current()->add(std::move(entry));
 }
 
+bool has_sizes(const ResultDecision& result, const Call& call, c10::IntArrayRef sizes) {
+  if (!result.sizes.empty()) return sizes == c10::IntArrayRef(result.sizes);
+  if (result.size_sources.size() != sizes.size()) return false;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    const auto source = result.size_sources[dim];
+    if (source.operand < 0 ||
+        call.operands[static_cast<std::size_t>(source.operand)].sizes[static_cast<std::size_t>(source.dim)] != sizes[dim])
+      return false;
+  }
+  return true;
+}
+
+// The out= form of a pointwise operator whose result lies where `out` lies: LibTorch's own kernel writes into the local tensor.
+// Returns false, having done nothing, where that is not so; run_out_variant then computes and copies. (Others may refuse a shard
+// that is empty on one rank alone.)
+bool run_out_directly(Call& call) {
+  const auto out = call.operands.size() - 1;
+  const Operand& written = call.operands[out];
+  if (!written.written || !written.layout || written.layout->has_partial() || Explain::current()) return false;
+  for (std::size_t i = 0; i < out; ++i)
+    if (call.operands[i].written || (call.operands[i].defined && !call.operands[i].layout && call.operands[i].ndim() > 0))
+      return false;
+  const auto form = functional_form(call.info);
+  if (!form || call.info.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  const OperatorInfo& info = operator_info(*form);
+  if (!info.rule || info.rule->decompose || !form->hasTag(at::Tag::pointwise) ||
+      info.arguments.size() + 1 != call.info.arguments.size())
+    return false;
+
+  torch::jit::Stack inputs(call.arguments().begin(), call.arguments().end() - 1);
+  Call functional(info, inputs);
+  if (!functional.mesh) return false;
+  check_gathered(call);
+  const auto decision = find_decision(functional);
+  if (decision->fallback || decision->view || decision->kernel || !decision->size_arguments.empty() ||
+      decision->results.size() != 1 || decision->results[0].layout != written.layout || !sizes_fit(functional, *decision) ||
+      !has_sizes(decision->results[0], functional, written.sizes))
+    return false;
+  check_moves(functional, *decision);
+  c10::SmallVector<at::Tensor, 8> locals;
+  local_tensors(functional, *decision, locals);
+  const at::Tensor result = call.tensors[out];
+  locals.push_back(meta(result).local);
+  call.set_tensors(locals);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    call.info.handle.callBoxed(call.stack);
+  }
+  call.stack.resize(call.base);
+  call.stack.emplace_back(result);
+  return true;
+}
+
 }  // namespace
 
 void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
@@ -363,7 +418,7 @@ void dispatch(const OperatorInfo& info, torch::jit::Stack& stack) {
   admit_plain_operands(call);
   for (std::size_t i = 0; i < call.operands.size(); ++i)
     if (call.operands[i].layout) install_leaf_hook(call.tensors[i]);
-  if (info.has_out) return run_out_variant(call);
+  if (info.has_out) return run_out_directly(call) ? void() : run_out_variant(call);
   if (info.changes_geometry && run_in_place_view(call)) return;
 
   const auto decision = find_decision(call);
