@@ -99,8 +99,8 @@ void add_all(RuleFunction function, std::initializer_list<const char*> names) {
 // frexp.Tensor(self) -> (mantissa, exponent)
 std::optional<Rule> frexp(const OperatorCall& call) { return RuleBuilder(call).pointwise(1, 2).build(); }
 
-// Forms with a host scalar run as the form with a 0-dimensional tensor, which is a replicated operand like any other;
-// so `pending + 10` and `pending + tensor(10)` cannot disagree.
+// Forms with a host scalar that matters to pending values run as the form with a 0-dimensional tensor, which is a replicated
+// operand like any other; so `pending + 10` and `pending + tensor(10)` cannot disagree.
 void add_decomposed(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     RuleEntry entry;
@@ -140,7 +140,7 @@ void detail::add_pointwise_rules() {
            "pow_.Scalar", "div.Tensor_mode", "floor_divide", "floor_divide_.Tensor",
            "hypot", "copysign.Tensor", "logaddexp", "logaddexp2", "xlogy.Tensor", "nextafter", "gcd", "lcm"});
   add_all(linear_in_first,
-          {"neg", "div.Tensor", "gelu_backward", "silu_backward", "mish_backward", "sigmoid_backward", "tanh_backward",
+          {"neg", "div.Tensor", "div.Scalar", "mul.Scalar", "gelu_backward", "silu_backward", "mish_backward", "sigmoid_backward", "tanh_backward",
            "threshold_backward", "elu_backward", "leaky_relu_backward", "hardtanh_backward", "hardsigmoid_backward",
            "hardswish_backward", "logit_backward", "hardshrink_backward", "softshrink_backward", "softplus_backward",
            "native_dropout_backward"});
@@ -156,8 +156,7 @@ void detail::add_pointwise_rules() {
   add_all(glu_backward, {"glu_backward"});
   add_all(log_sigmoid, {"log_sigmoid_forward"});
   add_all(log_sigmoid_backward, {"log_sigmoid_backward"});
-  add_decomposed({"add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", "rsub.Scalar", "mul.Scalar", "mul_.Scalar",
-                  "div.Scalar", "div_.Scalar", "div.Scalar_mode", "div_.Scalar_mode"});
+  add_decomposed({"add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", "rsub.Scalar", "div.Scalar_mode", "div_.Scalar_mode"});
   // Others whose stock kernel is made of operators that have rules.
   add_decomposed({"_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "dist", "_chunk_cat",
                   "linalg_pinv.atol_rtol_tensor"});
