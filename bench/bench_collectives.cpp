@@ -6,7 +6,7 @@
 // median over rounds of the time of one call, from when all ranks begin until all are through; the three take turns in
 // each round, so that a busy machine hurts them alike. copy_us: all ranks copy the buffer once, each its own.
 #include "command_line.h"
-#include "measure.h"
+#include "measure_ranks.h"
 
 #include "comm/backend.h"
 #include "comm/group.h"
@@ -23,7 +23,6 @@
 #include <numeric>
 
 using namespace dtensor;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -67,22 +66,6 @@ void call(Group& group, const std::string& name, at::Tensor& buffer, at::Tensor&
   }
 }
 
-// Microseconds per call, from when all ranks begin until all are through. `meet` is the cheapest barrier there is.
-double time_calls(const std::function<void()>& run, int count, const std::function<void()>& meet) {
-  meet();
-  const auto start = Clock::now();
-  for (int i = 0; i < count; ++i) run();
-  meet();
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / count;
-}
-
-// As many calls as take about `seconds`; the same number on all ranks.
-int choose_count(Group& group, double microseconds, double seconds) {
-  auto count = at::full({1}, std::clamp(seconds * 1e6 / microseconds, 3.0, 2000.0));
-  group.broadcast(count, 0).wait();
-  return static_cast<int>(*count.const_data_ptr<float>());
-}
-
 // Gloo among the same ranks, whatever backend the world has chosen.
 c10::intrusive_ptr<Group> gloo_group(World& world) {
   auto& processes = dynamic_cast<dtensor::detail::ProcessWorld&>(world.state());
@@ -99,16 +82,13 @@ void run_case(Group& here, Group* gloo, const Case& one, int rounds, double seco
   const auto copy = [&] {
     std::memcpy(second.mutable_data_ptr(), buffer.const_data_ptr(), static_cast<std::size_t>(one.bytes));
   };
-  const auto warm = [&](const std::function<void()>& run) {
-    time_calls(run, 3, meet);
-    return choose_count(here, time_calls(run, 3, meet), seconds);
-  };
+  const auto warm = [&](const std::function<void()>& run) { return bench::choose_count_together(here, run, seconds); };
   const int here_count = warm(run_here), copy_count = warm(copy), gloo_count = gloo ? warm(run_gloo) : 0;
   std::vector<double> here_us, gloo_us, copy_us;
   for (int round = 0; round < rounds; ++round) {
-    here_us.push_back(time_calls(run_here, here_count, meet));
-    if (gloo) gloo_us.push_back(time_calls(run_gloo, gloo_count, meet));
-    copy_us.push_back(time_calls(copy, copy_count, meet));
+    here_us.push_back(bench::time_together(run_here, here_count, meet));
+    if (gloo) gloo_us.push_back(bench::time_together(run_gloo, gloo_count, meet));
+    copy_us.push_back(bench::time_together(copy, copy_count, meet));
   }
   if (here.rank() != 0) return;
   std::printf("{\"bench\": \"collectives\", \"case\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"here\": \"%s\", \"here_us\": %.1f, ",

@@ -132,6 +132,8 @@ class StepRunner {
   // Shard(a) -> Shard(b): send each rank its piece of dimension b, receive everybody's piece of dimension a.
   at::Tensor exchange(const at::Tensor& local, const Placement& from, const Placement& to) const {
     const auto before = parent_size(*step_.before, from.dim()), after = local.size(to.dim());
+    if (from.is_shard() && to.is_shard() && before % ranks_ == 0 && after % ranks_ == 0)
+      return exchange_alike(local, from.dim(), to.dim());
     std::vector<at::Tensor> inputs, outputs;
     auto sizes = local.sizes().vec();
     sizes[static_cast<std::size_t>(to.dim())] = total(cut(to, after, mine_));
@@ -145,6 +147,15 @@ class StepRunner {
     auto result = at::empty(sizes, local.options());
     for (std::int64_t i = 0; i < ranks_; ++i) put(result, from.dim(), cut(from, before, i), outputs[static_cast<std::size_t>(i)]);
     return result;
+  }
+
+  // The same for pieces of one size: all of them are rearranged at once, before and after.
+  at::Tensor exchange_alike(const at::Tensor& local, std::int64_t from, std::int64_t to) const {
+    const auto sent = local.unflatten(to, {ranks_, local.size(to) / ranks_}).movedim(to, 0).contiguous();
+    const auto received = at::empty_like(sent);
+    auto outputs = received.unbind(0);
+    group().all_to_all(outputs, sent.unbind(0)).wait();
+    return received.movedim(0, from).flatten(from, from + 1).contiguous();
   }
 
   // Where `a` and `b` overlap, in the order of `a`: the run in the parent and its offsets inside `a` and `b`.
