@@ -1,5 +1,6 @@
 #include "comm/process_world.h"
 
+#include "comm/listener.h"
 #include "comm/peer_processes.h"
 #include "comm/pump.h"
 #include "comm/store_thread.h"
@@ -80,7 +81,13 @@ void ProcessWorld::connect() {
   const bool serves = identity.rank == 0 && !identity.store_is_served;
   const std::string place = identity.master_address + ":" + std::to_string(identity.master_port);
   try {
+    if (!serves) {
+      const auto deadline = Clock::now() + options_.startup_timeout;
+      await_listener(identity.master_address, tcp.port, deadline);
+      tcp.timeout = std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()), milliseconds(100));
+    }
     store_ = open(serves);
+    tcp.timeout = options_.startup_timeout;
     const auto watch_store = open(false);
     watch_ = std::make_shared<Watch>(identity.rank, identity.world_size);
     watch_->beat(*watch_store);
