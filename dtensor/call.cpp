@@ -18,6 +18,8 @@ Call::Call(const OperatorInfo& info_, torch::jit::Stack& stack_)
       case Kind::tensor_list:
         if (value.isTensorList()) {
           const auto list = value.toTensorList();
+          operands.reserve(operands.size() + list.size());
+          tensors.reserve(tensors.size() + list.size());
           for (std::size_t j = 0; j < list.size(); ++j) add(list[j], i, static_cast<std::int64_t>(j));
         }
         break;

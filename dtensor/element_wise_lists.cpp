@@ -33,8 +33,8 @@ bool is_ready(const at::Tensor& tensor, const Operand& operand, bool dense) {
 int read_gradients(const Call& call) {
   const auto& arguments = call.info.handle.schema().arguments();
   if (arguments.size() < 2 || arguments[1].name() != "grads") return -1;
-  for (std::size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name() == "grad_scale" && !call.arguments()[i].isNone()) return -1;
+  for (std::size_t i = arguments.size(); i-- > 0;)
+    if (arguments[i].name() == "grad_scale") return call.arguments()[i].isNone() ? 1 : -1;
   return 1;
 }
 

@@ -104,12 +104,13 @@ std::unique_ptr<Setting> plan_setting(const std::string& plan_file, dtensor::Wor
 }
 
 int run_rank(const std::string& plan_file, const std::function<void(Setting&)>& job,
-             std::function<void(const std::string&)> announce, std::chrono::seconds timeout) {
+             std::function<void(const std::string&)> announce, const RankOptions& options) {
   dtensor::World* world = nullptr;
   try {
-    dtensor::InitOptions options;
-    options.timeout = timeout;
-    world = &dtensor::init(options);
+    dtensor::InitOptions init;
+    init.backend = options.backend;
+    init.timeout = options.timeout;
+    world = &dtensor::init(init);
     job(*plan_setting(plan_file, *world, std::move(announce)));
     dtensor::shutdown();
     return 0;

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <stdexcept>
 
@@ -56,6 +57,7 @@ void JsonLog::write(const StepReport& report) {
   if (!file_.is_open()) return;
   const nlohmann::ordered_json line{{"step", report.step},
                                     {"loss", report.loss},
+                                    {"at", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()},
                                     {"step_ms", report.milliseconds},
                                     {"tokens_per_s", report.tokens_per_second},
                                     {"bytes", report.bytes}};

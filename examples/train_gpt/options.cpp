@@ -54,6 +54,8 @@ std::optional<int> read_options(int argc, char** argv, TrainOptions& options) {
   app.add_option("--sample", options.sample, "Bytes of text to sample at the end")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--threads", options.threads, "Threads of an operator")->check(CLI::Range(1, 1024));
+  app.add_option("--backend", options.backend, "Of the ranks: what suits them, or one by name")
+      ->check(CLI::IsMember({"auto", "shared_memory", "gloo", "nccl"}));
   app.add_option("--timeout", options.timeout, "Seconds that a rank waits for the others")->check(positive);
   try {
     app.parse(argc, argv);

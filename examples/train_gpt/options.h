@@ -34,6 +34,7 @@ struct TrainOptions {
   int threads = 1;            // intra-operator threads of this process
 
   std::int64_t timeout = 100;  // seconds that a rank waits for the others
+  std::string backend = "auto";  // of the ranks
 
   bool collect_parameters = false;  // whether the result holds the trained parameters, whole, on every rank
 };

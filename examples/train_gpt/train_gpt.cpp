@@ -50,5 +50,6 @@ int main(int argc, char** argv) {
   at::set_num_threads(options.threads);
   if (options.plain) return run_plain(options);
   return run_rank(
-      options.plan, [&](Setting& setting) { run(options, setting); }, say, std::chrono::seconds(options.timeout));
+      options.plan, [&](Setting& setting) { run(options, setting); }, say,
+      {options.backend, std::chrono::seconds(options.timeout)});
 }

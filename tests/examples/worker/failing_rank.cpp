@@ -47,5 +47,5 @@ int main(int argc, char** argv) {
     }).detach();
   };
   return train_gpt::run_rank(
-      argv[1], [&](train_gpt::Setting& setting) { train_gpt::train(options, setting, on_step); }, {}, 10s);
+      argv[1], [&](train_gpt::Setting& setting) { train_gpt::train(options, setting, on_step); }, {}, {.timeout = 10s});
 }
