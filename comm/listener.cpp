@@ -1,9 +1,11 @@
 #include "comm/listener.h"
 
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <thread>
@@ -12,15 +14,27 @@ namespace dtensor::detail {
 
 namespace {
 
-enum class Answer { accepted, refused, impossible };
+using Clock = std::chrono::steady_clock;
 
-Answer try_to_connect(const addrinfo& place) {
-  const int socket = ::socket(place.ai_family, place.ai_socktype | SOCK_CLOEXEC, place.ai_protocol);
+enum class Answer { accepted, not_yet, impossible };
+
+// Nothing listens there so far, or no answer came in time (packets may be dropped): not yet.
+Answer try_to_connect(const addrinfo& place, Clock::time_point deadline) {
+  const int socket = ::socket(place.ai_family, place.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, place.ai_protocol);
   if (socket < 0) return Answer::impossible;
-  const int failed = ::connect(socket, place.ai_addr, place.ai_addrlen);
-  const int why = errno;
+  int error = ::connect(socket, place.ai_addr, place.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd wait{socket, POLLOUT, 0};
+    socklen_t length = sizeof(error);
+    if (::poll(&wait, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000))) <= 0)
+      error = ETIMEDOUT;
+    else
+      ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  }
   ::close(socket);
-  return failed == 0 ? Answer::accepted : why == ECONNREFUSED ? Answer::refused : Answer::impossible;
+  if (error == 0) return Answer::accepted;
+  return error == ECONNREFUSED || error == ETIMEDOUT ? Answer::not_yet : Answer::impossible;
 }
 
 }  // namespace
@@ -30,14 +44,14 @@ void await_listener(const std::string& host, std::uint16_t port, std::chrono::st
   wanted.ai_socktype = SOCK_STREAM;
   if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return;
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> places(found, &::freeaddrinfo);
-  while (std::chrono::steady_clock::now() < deadline) {
-    bool refused = false;
+  while (Clock::now() < deadline) {
+    bool may_come = false;
     for (const auto* place = places.get(); place; place = place->ai_next) {
-      const auto answer = try_to_connect(*place);
+      const auto answer = try_to_connect(*place, deadline);
       if (answer == Answer::accepted) return;
-      refused = refused || answer == Answer::refused;
+      may_come = may_come || answer == Answer::not_yet;
     }
-    if (!refused) return;
+    if (!may_come) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
