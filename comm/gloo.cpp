@@ -168,7 +168,7 @@ class CollectiveWork final : public BackendWork {
         work_->wait(patience);
       } catch (const std::exception&) {
         if (!work_->isCompleted()) return false;  // the slice is over
-        throw;
+        work_->wait();                            // it ended just then, or the exception is its own: throws if it failed
       }
       return true;
     });

@@ -119,6 +119,13 @@ TEST_CASE("processes: a rank that comes late finds the time-out of its peers") {
   check_survivor(outcome, 1, "timed out after 2000 ms");
 }
 
+TEST_CASE("processes: what is done just as a slice of waiting ends has not failed") {
+  const auto outcome = run_scenario(4, "late_by_a_slice gloo");
+  INFO(outcome.text);
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.of_rank == std::map<int, std::string>{});
+}
+
 TEST_CASE("processes: an abort note reaches everybody within five seconds") {
   const auto outcome = run_scenario(4, "aborted");
   INFO(outcome.text);

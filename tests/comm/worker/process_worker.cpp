@@ -253,6 +253,19 @@ void receives_from_the_dead() {
   if (world.rank() == 0) world.group().recv(tensor, 1).wait();
 }
 
+// Rank 1 comes when its peers have waited for about as long as Gloo's waits are cut to (a tenth of a second), a little more
+// or less each time.
+void late_by_a_slice() {
+  Group& group = init(options_for()).group();
+  for (int round = 0; round < 60; ++round) {
+    auto tensor = at::full({64}, 1.0);
+    group.barrier();
+    if (group.rank() == 1) std::this_thread::sleep_for(99500us + round * 20us);
+    group.all_reduce(tensor).wait();
+    expect(at::equal(tensor, at::full({64}, static_cast<double>(group.size()))), "all_reduce of late ranks");
+  }
+}
+
 void missing_at_start() {
   InitOptions options = options_for();
   options.startup_timeout = 2s;
@@ -275,6 +288,7 @@ int main(int argument_count, char** arguments) {
                                                        {"uncaught", uncaught},
                                                        {"killed_elsewhere", killed_elsewhere},
                                                        {"receives_from_the_dead", receives_from_the_dead},
+                                                       {"late_by_a_slice", late_by_a_slice},
                                                        {"missing_at_start", missing_at_start}};
   if (argument_count > 2) backend = arguments[2];
   try {
