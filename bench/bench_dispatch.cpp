@@ -1,18 +1,23 @@
 // What being distributed costs per operator: the same call on plain tensors and on DTensors of a mesh of one rank, so that
 // nothing is ever communicated. Tensors are small: the operator's own work hardly counts.
 //
-//   bench_dispatch [--filter view] [--rounds 5] [--seconds 0.02] [--only here --count 20000]
+//   bench_dispatch [--filter view] [--rounds 5] [--seconds 0.02] [--only here | --only both] [--count 20000]
 //
 // One JSON line per case: {"bench": "dispatch", "case", "plain_ns", "here_ns"}. Cases that end in " grad" run forward and
-// backward. --only with --count runs one side a fixed number of times and prints nothing, for profilers (perf, callgrind).
+// backward. --only runs a fixed number of calls and takes no time: one side, for profilers such as perf, or both, each within
+// bench_profiled_calls(), for instructions.py. It prints the names of the cases.
 #include "command_line.h"
 #include "measure.h"
 
 #include <dtensor/all.h>
 #include <torch/torch.h>
 
-
 using namespace dtensor;
+
+// A name that callgrind can be told to count within.
+extern "C" __attribute__((noinline)) void bench_profiled_calls(const std::function<void()>* run, int count) {
+  for (int i = 0; i < count; ++i) (*run)();
+}
 
 namespace {
 
@@ -118,7 +123,7 @@ int main(int argument_count, char** arguments) {
   options.text("--filter", filter, "only cases whose name has this in it");
   options.number("--rounds", rounds, "rounds per case; the figure is their median");
   options.number("--seconds", seconds, "time of one measurement in a round");
-  options.text("--only", only, "run one side and print nothing, for profilers", {"plain", "here"});
+  options.text("--only", only, "run a number of calls and take no time, for profilers", {"plain", "here", "both"});
   options.number("--count", count, "calls with --only");
   options.parse(argument_count, arguments);
   at::set_num_threads(1);
@@ -135,7 +140,11 @@ int main(int argument_count, char** arguments) {
       const auto run_here = [&] { run(here); };
       try {
         if (!only.empty()) {
-          bench::time_calls(only == "here" ? std::function<void()>(run_here) : run_plain, count);
+          const std::function<void()> sides[] = {run_plain, run_here};
+          for (const auto& side : sides) bench::time_calls(side, 3);
+          if (only != "here") bench_profiled_calls(&sides[0], count);
+          if (only != "plain") bench_profiled_calls(&sides[1], count);
+          std::puts(name.c_str());
           return;
         }
         const auto [plain_ns, here_ns] = bench::compare(run_plain, run_here, rounds, seconds);

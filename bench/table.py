@@ -14,14 +14,18 @@ def main():
             for line in lines:
                 figures = json.loads(line)
                 cases.setdefault(figures["case"], {}).update(figures)
-    print("| case | plain ns | here ns | extra | peer plain ns | peer ns | peer extra | ratio of extras | target |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    counted = any("here_instructions" in row for row in cases.values())
+    print("| case | plain ns | here ns | extra |" + " extra instructions |" * counted +
+          " peer plain ns | peer ns | peer extra | ratio of extras | target |")
+    print("|---|--:|--:|--:|" + "--:|" * counted + "--:|--:|--:|--:|--:|")
     met = known = 0
     for name, row in cases.items():
         if "here_ns" not in row:
             continue
         extra = row["here_ns"] - row["plain_ns"]
         cells = [name, f"{row['plain_ns']:.0f}", f"{row['here_ns']:.0f}", f"{extra:.0f}"]
+        if counted:
+            cells.append(f"{row['here_instructions'] - row['plain_instructions']:.0f}" if "here_instructions" in row else "")
         strict = name.removesuffix(" grad") in STRICT
         target = 1 / 12 if strict else 1 / 6
         if "peer_ns" in row:

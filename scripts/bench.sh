@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the benchmarks, each with its peer. usage: bench.sh [NAME [FILTER]]
 #
-#   dispatch      (default) what each operator costs on DTensors here and with PyTorch's: one table, with ratios and targets.
-#                 FILTER: only cases whose name has it in them. JSON lines go to build/bench/.
+#   dispatch      (default) what each operator costs on DTensors here and with PyTorch's: one table, with ratios, targets and,
+#                 where valgrind is installed, instructions. FILTER: only cases whose name has it in them. JSON lines go
+#                 to build/bench/.
 #   redistribute, collectives, startup, train, optimizer, decode, cold, plan      JSON lines
 #   all           all of these
 set -euo pipefail
@@ -17,7 +18,12 @@ case "${1:-dispatch}" in
   dispatch)
     "$bin/bench_dispatch" --filter "${2:-}" > "$out/dispatch.jsonl"
     "$python" bench/peer_dispatch.py "${2:-}" > "$out/peer_dispatch.jsonl"
-    "$python" bench/table.py "$out/dispatch.jsonl" "$out/peer_dispatch.jsonl"
+    instructions=()
+    if command -v valgrind > /dev/null; then
+      "$python" bench/instructions.py "$bin/bench_dispatch" "${2:-}" > "$out/instructions.jsonl"
+      instructions=("$out/instructions.jsonl")
+    fi
+    "$python" bench/table.py "$out/dispatch.jsonl" "$out/peer_dispatch.jsonl" "${instructions[@]}"
     ;;
   redistribute)
     on_ranks 2 redistribute --filter "${2:-}"
@@ -32,7 +38,7 @@ case "${1:-dispatch}" in
   optimizer | decode | cold | plan) "$bin/bench_$1" ;;
   all) for name in dispatch redistribute collectives startup train optimizer decode cold plan; do "$0" "$name"; done ;;
   *)
-    sed -n '2,8p' "$0" >&2
+    sed -n '2,9p' "$0" >&2
     exit 2
     ;;
 esac
