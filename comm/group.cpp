@@ -98,7 +98,7 @@ class Group::Issue {
     }
     auto& sequence = is_point_to_point(collective) ? group.point_to_point_sequence_ : group.sequence_;
     call_ = {collective, sequence++, peer};
-    if (group.size() > 1) group.world_->record(group.label_, collective, bytes);
+    if (group.size() > 1) group.world_->record(group.counted_as_, collective, bytes);
   }
   ~Issue() { group_.issuing_.store(false); }
   Issue(const Issue&) = delete;
@@ -115,6 +115,7 @@ Group::Group(World& world, const detail::GroupIdentity& identity, std::unique_pt
     : world_(&world),
       ranks_(identity.ranks),
       label_(identity.label),
+      counted_as_(identity.label),
       device_type_(identity.device_type),
       backend_(std::move(backend)),
       rank_(identity.rank) {
@@ -261,6 +262,7 @@ void Group::barrier() {
 
 c10::intrusive_ptr<Group> Group::duplicate(const std::string& label) const {
   auto& group = world_->group(ranks_, label_ + "/" + label, device_type_);
+  group.counted_as_ = counted_as_;
   return c10::intrusive_ptr<Group>::reclaim_copy(&group);
 }
 

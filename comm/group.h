@@ -82,7 +82,7 @@ class Group : public c10::intrusive_ptr_target {
   void barrier();
 
   // A group of the same ranks with connections of its own, for a background user. `label` names it; the same
-  // label gives the same group.
+  // label gives the same group. What it communicates counts as this group's.
   c10::intrusive_ptr<Group> duplicate(const std::string& label) const;
 
   // Lets another thread issue from now on: the first that does.
@@ -105,6 +105,7 @@ class Group : public c10::intrusive_ptr_target {
   World* world_;
   std::vector<std::int64_t> ranks_;
   std::string label_;
+  std::string counted_as_;  // the label, of the original if this is a duplicate
   c10::DeviceType device_type_;
   std::unique_ptr<detail::Backend> backend_;
   int rank_ = 0;

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -19,19 +20,18 @@ namespace {
 
 using shard_math::Interval;
 
-// One step on this rank's local tensor. `parent` is the local tensor as it would be without the cut of `mesh_dim`: every
-// rank of the group holds a piece of the same parent.
+// One step, or several of a kind along several mesh dimensions at once (Note [Merged steps]), on this rank's local tensor.
+// `parent` is the local tensor as it would be without the cuts of these mesh dimensions: every rank of the group holds a
+// piece of the same parent.
 class StepRunner {
  public:
-  StepRunner(const RedistributionStep& step, c10::IntArrayRef sizes, MeshState& mesh)
-      : step_(step), sizes_(sizes), mesh_(mesh), ranks_(mesh.layout->size(step.mesh_dim)),
-        mine_(mesh.coordinate[static_cast<std::size_t>(step.mesh_dim)]) {}
-
-  // All-reduces by one operator, one after the other along several mesh dimensions: one over all their ranks.
-  static at::Tensor all_reduce(const at::Tensor& local, ReduceOp op, Group& group) {
-    auto result = local.clone(contiguous);
-    group.all_reduce(result, op).wait();
-    return result;
+  // `mesh_dims` in ascending order; of steps that cut or join a tensor dimension, the first cuts outermost.
+  StepRunner(const RedistributionStep& step, std::span<const int> mesh_dims, c10::IntArrayRef sizes, MeshState& mesh)
+      : step_(step), mesh_dims_(mesh_dims), sizes_(sizes), mesh_(mesh) {
+    for (const int mesh_dim : mesh_dims) {
+      ranks_ *= mesh.layout->size(mesh_dim);
+      mine_ = mine_ * mesh.layout->size(mesh_dim) + mesh.coordinate[static_cast<std::size_t>(mesh_dim)];
+    }
   }
 
   at::Tensor run(const at::Tensor& local) const {
@@ -40,7 +40,7 @@ class StepRunner {
     switch (step_.kind) {
       case StepKind::slice: return take(local, to.dim(), cut(to, local.size(to.dim()), mine_)).clone(contiguous);
       case StepKind::to_partial: return to_partial(local, to.reduce_op());
-      case StepKind::all_reduce: return all_reduce(local, from.reduce_op(), group());
+      case StepKind::all_reduce: return all_reduce(local, from.reduce_op());
       case StepKind::reduce_scatter: return reduce_scatter(local, from.reduce_op(), to);
       case StepKind::all_gather: return all_gather(local, from);
       case StepKind::all_to_all: return all_to_all(local, from, to);
@@ -51,13 +51,27 @@ class StepRunner {
  private:
   static constexpr auto contiguous = at::MemoryFormat::Contiguous;
 
-  Group& group() const { return mesh_.group(step_.mesh_dim); }
-  std::vector<Interval> cut(const Placement& placement, std::int64_t size, std::int64_t index) const {
-    return shard_math::cut(placement, size, ranks_, index);
+  Group& group() const {
+    return mesh_dims_.size() == 1 ? mesh_.group(step_.mesh_dim)
+                                  : mesh_.group(std::vector<int>(mesh_dims_.begin(), mesh_dims_.end()));
   }
-  // Size of a tensor dimension of the parent: as in the layout of the two that does not cut it by this mesh dimension.
+  // What rank `index` of the group holds of a parent's dimension. Cuts by several mesh dimensions are plain shards.
+  std::vector<Interval> cut(const Placement& placement, std::int64_t size, std::int64_t index) const {
+    if (mesh_dims_.size() == 1) return shard_math::cut(placement, size, ranks_, index);
+    Interval piece{0, size};
+    auto inner = ranks_;
+    for (const int mesh_dim : mesh_dims_) {
+      inner /= mesh_.layout->size(mesh_dim);
+      const auto part = shard_math::cut(placement, piece.size, mesh_.layout->size(mesh_dim), index / inner).front();
+      piece = {piece.offset + part.offset, part.size};
+      index %= inner;
+    }
+    return {piece};
+  }
+  // Size of a tensor dimension of the parent: as in the layout of the two that these mesh dimensions do not cut.
   std::int64_t parent_size(const Layout& layout, std::int64_t dim) const {
-    const Layout* without = layout.with(step_.mesh_dim, Placement());
+    const Layout* without = &layout;
+    for (const int mesh_dim : mesh_dims_) without = without->with(mesh_dim, Placement());
     return shard_math::local_size(*without, dim, sizes_[static_cast<std::size_t>(dim)], mesh_.coordinate);
   }
   // Runs of a dimension, one after the other; a view where there is one run.
@@ -80,6 +94,12 @@ class StepRunner {
     const bool neutral = mine_ != 0 && (op == ReduceOp::sum || op == ReduceOp::product);
     if (!neutral) return local.clone(contiguous);
     return op == ReduceOp::sum ? at::zeros(local.sizes(), local.options()) : at::ones(local.sizes(), local.options());
+  }
+
+  at::Tensor all_reduce(const at::Tensor& local, ReduceOp op) const {
+    auto result = local.clone(contiguous);
+    group().all_reduce(result, op).wait();
+    return result;
   }
 
   at::Tensor reduce_scatter(const at::Tensor& local, ReduceOp op, const Placement& to) const {
@@ -211,19 +231,35 @@ class StepRunner {
   }
 
   const RedistributionStep& step_;
+  std::span<const int> mesh_dims_;
   c10::IntArrayRef sizes_;
   MeshState& mesh_;
-  std::int64_t ranks_, mine_;
+  std::int64_t ranks_ = 1, mine_ = 0;  // of the group
 };
 
-// Where an all-reduce of `plan` at `begin` is followed by others by the same operator, the mesh dimensions of all of them, in
-// ascending order, and where the run ends.
-std::pair<std::vector<int>, std::size_t> merged_all_reduces(const RedistributionPlan& plan, std::size_t begin) {
-  const auto op_of = [](const RedistributionStep& step) { return step.before->placement(step.mesh_dim).reduce_op(); };
-  std::vector<int> mesh_dims;
-  auto end = begin;
-  while (end < plan.steps.size() && plan.steps[end].kind == StepKind::all_reduce && communicates(plan.steps[end]) &&
-         op_of(plan.steps[end]) == op_of(plan.steps[begin]))
+// Note [Merged steps]
+// Steps of one kind that follow each other along several mesh dimensions are one step over all their ranks: one latency
+// instead of several, the same bytes. All-reduces by one operator in any order; all-gathers that join one tensor dimension
+// again, from the innermost cut to the outermost; reduce-scatters that cut one, from the outermost to the innermost. Ranks of
+// a merged group are in row-major order of ascending mesh dimensions, so cuts have to be in that order too.
+bool continues(const RedistributionStep& first, const RedistributionStep& last, const RedistributionStep& next) {
+  if (next.kind != first.kind || !communicates(next)) return false;
+  const auto &before = next.before->placement(next.mesh_dim), &after = next.after->placement(next.mesh_dim);
+  const auto &before_first = first.before->placement(first.mesh_dim), &after_first = first.after->placement(first.mesh_dim);
+  switch (first.kind) {
+    case StepKind::all_reduce: return before.reduce_op() == before_first.reduce_op();
+    case StepKind::all_gather: return before.is_shard() && before == before_first && next.mesh_dim < last.mesh_dim;
+    case StepKind::reduce_scatter:
+      return after.is_shard() && after == after_first && before == before_first && next.mesh_dim > last.mesh_dim;
+    default: return false;
+  }
+}
+
+// The mesh dimensions, in ascending order, of the steps from `begin` that are done at once, and where they end.
+std::pair<std::vector<int>, std::size_t> merged(const RedistributionPlan& plan, std::size_t begin) {
+  std::vector<int> mesh_dims{plan.steps[begin].mesh_dim};
+  auto end = begin + 1;
+  while (end < plan.steps.size() && continues(plan.steps[begin], plan.steps[end - 1], plan.steps[end]))
     mesh_dims.push_back(plan.steps[end++].mesh_dim);
   std::sort(mesh_dims.begin(), mesh_dims.end());
   return {mesh_dims, end};
@@ -314,12 +350,14 @@ at::Tensor move_local(const at::Tensor& local, const Layout* from, const Layout*
     const auto& step = plan.steps[i];
     // On a mesh dimension of size 1 every placement holds the same values.
     if (mesh.layout->size(step.mesh_dim) == 1) continue;
-    if (const auto [mesh_dims, end] = merged_all_reduces(plan, i); mesh_dims.size() > 1) {
-      result = StepRunner::all_reduce(result, step.before->placement(step.mesh_dim).reduce_op(), mesh.group(mesh_dims));
-      i = end - 1;
-      continue;
+    if (i + 1 < plan.steps.size()) {
+      if (const auto [mesh_dims, end] = merged(plan, i); mesh_dims.size() > 1) {
+        result = StepRunner(plan.steps[i], mesh_dims, sizes, mesh).run(result);
+        i = end - 1;
+        continue;
+      }
     }
-    result = StepRunner(step, sizes, mesh).run(result);
+    result = StepRunner(step, {&step.mesh_dim, 1}, sizes, mesh).run(result);
   }
   if (!may_alias && result.is_same(local)) result = local.clone(at::MemoryFormat::Contiguous);
   return result;

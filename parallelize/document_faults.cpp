@@ -257,23 +257,30 @@ void mesh_faults(const json& document, Faults& faults) {
 
 void dim_faults(const json& document, Faults& faults) {
   const json names = value_at(document, {"mesh", "names"});
-  std::map<std::string, std::string> dims;
+  std::map<std::string, std::vector<std::string>> dims;
   for (const auto& [section, standard] :
        {std::pair{"tensor_parallel", "tp"}, std::pair{"data_parallel", "dp"}}) {
     const json part = value_at(document, {section});
     if (!part.is_object()) continue;
     const json dim = part.value("dim", json(standard));
-    if (!dim.is_string()) continue;
-    dims[section] = dim.get<std::string>();
-    if (names.is_array() && !contains(strings(names), dims[section])) {
+    dims[section] = strings(dim.is_array() ? dim : json::array({dim}));
+    if (!names.is_array()) {
+      if (dims[section].size() > 1)
+        report(faults, FaultKind::mesh, document, {section, "dim"},
+               "several mesh dimensions need a \"mesh\" that tells their sizes");
+      continue;
+    }
+    for (const auto& name : dims[section]) {
+      if (contains(strings(names), name)) continue;
       report(faults, FaultKind::mesh, document, {section, "dim"},
-             "the mesh has no dimension \"" + dims[section] + "\"" +
-                 did_you_mean(dims[section], strings(names)) + " (it has: " + quoted(strings(names)) + ")");
+             "the mesh has no dimension \"" + name + "\"" + did_you_mean(name, strings(names)) +
+                 " (it has: " + quoted(strings(names)) + ")");
     }
   }
-  if (dims.size() == 2 && dims["tensor_parallel"] == dims["data_parallel"]) {
+  for (const auto& name : dims["data_parallel"]) {
+    if (!contains(dims["tensor_parallel"], name)) continue;
     report(faults, FaultKind::mesh, document, {"data_parallel", "dim"},
-           "\"" + dims["data_parallel"] + "\" is the tensor-parallel dimension too; each needs its own");
+           "\"" + name + "\" is a tensor-parallel dimension too; each needs its own");
   }
 }
 

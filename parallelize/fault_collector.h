@@ -5,6 +5,9 @@
 #include "parallelize/plan.h"
 #include "parallelize/plan_fault.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +18,9 @@ namespace dtensor::detail {
 class FaultCollector {
  public:
   explicit FaultCollector(const ParallelPlan& plan) : plan_(plan) {}
+
+  // The tensor-parallel mesh dimensions, as faults name them.
+  std::string tensor_parallel_dims() const { return fmt::format("{}", fmt::join(plan_.tensor_parallel_dims, ", ")); }
 
   // What is common to all faults of a rule and a module; the caller fills in the rest.
   PlanFault about(FaultKind kind, std::optional<std::size_t> rule, const DescribedModule* module,

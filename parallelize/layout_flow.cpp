@@ -72,7 +72,7 @@ class Flow {
              const Placement& gives, const std::string& nearest) {
     auto fault = faults_.about(FaultKind::layout, rules_.rule_of[consumer], &description_.modules[consumer],
                                description_);
-    fault.mesh_dim = plan_.tensor_parallel_dim;
+    fault.mesh_dim = faults_.tensor_parallel_dims();
     fault.mesh_dim_size = ranks_;
     fault.asked = fmt::format("input {}", wanted.to_string());
     fault.nearest = nearest;

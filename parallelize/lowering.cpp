@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <unordered_set>
@@ -23,11 +24,15 @@ class Lowering {
   Lowering(const ModuleDescription& module, const PlanMesh& mesh, const ParallelPlan& plan,
            const ModelFacts& facts, const std::vector<bool>& broken)
       : module_(module), mesh_(mesh), plan_(plan), facts_(facts), broken_(broken), faults_(plan) {
-    const auto at = std::find(mesh.names.begin(), mesh.names.end(), plan.tensor_parallel_dim);
-    has_tp_ = at != mesh.names.end();
-    if (!has_tp_) return;
-    tp_ = static_cast<int>(at - mesh.names.begin());
-    ranks_ = mesh.shape[static_cast<std::size_t>(tp_)];
+    for (std::size_t dim = 0; dim < mesh.names.size(); ++dim) {
+      const auto& names = plan.tensor_parallel_dims;
+      if (std::find(names.begin(), names.end(), mesh.names[dim]) == names.end()) continue;
+      tp_.push_back(static_cast<int>(dim));
+      tp_sizes_.push_back(mesh.shape[dim]);
+      ranks_ *= mesh.shape[dim];
+    }
+    has_tp_ = !tp_.empty();
+    if (!has_tp_) tp_ = {0};
   }
 
   LoweredPlan run() {
@@ -51,6 +56,8 @@ class Lowering {
   }
 
  private:
+  static constexpr std::size_t all_dims = std::numeric_limits<std::size_t>::max();
+
   bool is_broken(std::size_t rule) const { return rule < broken_.size() && broken_[rule]; }
 
   void check_applied() {
@@ -89,7 +96,7 @@ class Lowering {
       faults_.add(std::move(fault), "its weight is no registered parameter of the module tree");
       return false;
     }
-    const SizeCheck check{plan_, module_, facts_, ranks_};
+    const SizeCheck check{plan_, module_, facts_, tp_sizes_, ranks_};
     if (!check_sizes(check, rule, module, faults_)) return false;
     std::vector<std::int64_t> parts;
     if (style.kind == StyleKind::packed_colwise || style.kind == StyleKind::packed_rowwise)
@@ -97,13 +104,13 @@ class Lowering {
     auto lowered = lower_style(style, module.kind, parts, tp_);
     if (style.kind == StyleKind::custom) {  // placed already, but for what its operators are to move
       if (module.weight && lowered.wish)
-        place(module.weight, result_.tensors[*module.weight].placements[static_cast<std::size_t>(tp_)], rule, module,
+        place(module.weight, result_.tensors[*module.weight].placements[static_cast<std::size_t>(tp_[0])], rule, module,
               lowered.wish);
       return true;
     }
-    if (shares_kv_heads(check, rule, module)) lowered.weight = lowered.bias = Replicate();
-    const bool placed = place(module.weight, lowered.weight, rule, module, lowered.wish);
-    return place(module.bias, lowered.bias, rule, module, {}) && placed;
+    const auto dims = dims_that_cut(check, rule, module);
+    const bool placed = place(module.weight, lowered.weight, rule, module, lowered.wish, dims);
+    return place(module.bias, lowered.bias, rule, module, {}, dims) && placed;
   }
 
   // What stands against this placement for a tensor of a style of the program's own; nothing if it is good.
@@ -218,12 +225,16 @@ class Lowering {
     return true;
   }
 
+  // On the first `dims` tensor-parallel mesh dimensions; whole along the others.
   bool place(const std::optional<std::size_t>& tensor, const Placement& placement, std::size_t rule,
-             const DescribedModule& module, const std::optional<Wish>& wish) {
+             const DescribedModule& module, const std::optional<Wish>& wish, std::size_t dims = all_dims) {
     if (!tensor) return true;
     auto& entry = result_.tensors[*tensor];
-    auto& place = entry.placements[static_cast<std::size_t>(tp_)];
-    if (entry.rule && place != placement) {
+    Placements wanted = entry.placements;
+    for (std::size_t i = 0; i < tp_.size(); ++i)
+      wanted[static_cast<std::size_t>(tp_[i])] = i < dims ? placement : Placement(Replicate());
+    if (entry.rule && wanted != entry.placements) {
+      const Placement& place = entry.placements[static_cast<std::size_t>(tp_[0])];
       auto fault = about(FaultKind::tied, rule, module);
       const auto& first = plan_.rules[*entry.rule];
       fault.asked = fmt::format("{} for \"{}\"", placement.to_string(), entry.source.name);
@@ -236,7 +247,7 @@ class Lowering {
                       style_name(first.style)));
       return false;
     }
-    place = placement;
+    entry.placements = std::move(wanted);
     if (!entry.rule) entry.rule = rule;
     const auto same = [&](const Wish& known) { return known.family == wish->family; };
     if (wish && std::none_of(entry.wishes.begin(), entry.wishes.end(), same)) entry.wishes.push_back(*wish);
@@ -266,7 +277,7 @@ class Lowering {
         covered = whole.count(module.path.substr(0, dot)) > 0;
       if (covered) continue;
       auto fault = faults_.about(FaultKind::uncovered, std::nullopt, &module, module_);
-      fault.mesh_dim = has_tp_ ? plan_.tensor_parallel_dim : "";
+      fault.mesh_dim = has_tp_ ? faults_.tensor_parallel_dims() : "";
       fault.mesh_dim_size = has_tp_ ? ranks_ : 0;
       fault.nearest = "a rule with style replicate, or \"uncovered\": \"replicate\" for all";
       faults_.add(std::move(fault),
@@ -282,7 +293,7 @@ class Lowering {
           continue;
         auto fault = faults_.about(FaultKind::sequence, rule,
                                    &module_.modules[rules.modules_of[rule].front()], module_);
-        add_size_fault(std::move(fault), plan_.tensor_parallel_dim, ranks_, *facts_.sequence, "positions");
+        add_size_fault(std::move(fault), faults_.tensor_parallel_dims(), ranks_, *facts_.sequence, "positions");
         break;  // one length for the whole plan
       }
     }
@@ -310,7 +321,7 @@ class Lowering {
   }
   PlanFault about(FaultKind kind, std::size_t rule, const DescribedModule& module) const {
     auto fault = faults_.about(kind, rule, &module, module_);
-    fault.mesh_dim = has_tp_ ? plan_.tensor_parallel_dim : "";
+    fault.mesh_dim = has_tp_ ? faults_.tensor_parallel_dims() : "";
     fault.mesh_dim_size = has_tp_ ? ranks_ : 0;
     return fault;
   }
@@ -323,8 +334,9 @@ class Lowering {
   FaultCollector faults_;
   // A mesh without the tensor-parallel dimension is a fault told by others; the check goes on as on one rank.
   bool has_tp_ = false;
-  int tp_ = 0;
-  std::int64_t ranks_ = 1;
+  std::vector<int> tp_;                 // the tensor-parallel mesh dimensions, in the order of the mesh
+  std::vector<std::int64_t> tp_sizes_;  // theirs; empty where the mesh has none
+  std::int64_t ranks_ = 1;              // along all of them
   std::vector<bool> usable_;  // per module
   LoweredPlan result_;
 };

@@ -67,7 +67,8 @@ void convert(detail::LoweredTensor& entry, const at::Tensor& deferred, const Dev
 void prepare(const detail::LoweredPoint& point, const ModuleDescription& description, const DeviceMesh& mesh,
              const ParallelPlan& plan) {
   const auto& module = description.modules[point.module];
-  const int tp = mesh.layout().dim(plan.tensor_parallel_dim);
+  std::vector<int> tp;
+  for (const auto& name : plan.tensor_parallel_dims) tp.push_back(mesh.layout().dim(name));
   if (point.by_sequential)
     detail::prepare_child(*module.parent, *module.module, mesh, tp, point.points);
   else
@@ -126,8 +127,8 @@ std::vector<PlanFault> mesh_faults(const ParallelPlan& plan, const MeshLayout& m
           fmt::format("{} of mesh dimension \"{}\", but the mesh {} has none of that name", who, dim,
                       mesh.to_string()));
   };
-  if (!plan.rules.empty() && !mesh.find_dim(plan.tensor_parallel_dim))
-    unknown("the rules speak", plan.tensor_parallel_dim);
+  for (const auto& dim : plan.tensor_parallel_dims)
+    if (!plan.rules.empty() && !mesh.find_dim(dim)) unknown("the rules speak", dim);
   if (plan.data_parallel && !mesh.find_dim(plan.data_parallel->dim))
     unknown("data_parallel speaks", plan.data_parallel->dim);
   return faults;

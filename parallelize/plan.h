@@ -46,8 +46,9 @@ struct Style {
   // Attention heads in the cut dimension, so that every rank gets whole ones; 0 = not said. For packed QKV: of the
   // first part, and of the others.
   std::int64_t heads = 0, kv_heads = 0;
-  // colwise, key or value projections: where the ranks do not divide kv_heads, every rank holds the weight whole, and
-  // grouped-query attention takes the heads that the rank's query heads read.
+  // colwise, key or value projections: where the ranks do not divide kv_heads, the weight is cut over the leading
+  // tensor-parallel mesh dimensions only, as many as divide kv_heads: the ranks along the others hold the same heads (with
+  // one mesh dimension, all of them). Grouped-query attention takes the heads that the rank's query heads read.
   bool share_kv_heads = false;
   std::string custom = "";  // custom: the name it is registered under
   friend bool operator==(const Style&, const Style&) = default;
@@ -94,6 +95,9 @@ struct DataParallel {
   std::string dim = "dp";
   std::string mode = "replicate";
   std::int64_t batch_dim = 0;
+  // Gradients are reduced together up to this many megabytes. bucket_mb_auto ("auto" in JSON): from latency and bandwidth,
+  // measured when the plan is applied. Then the last bits of sums may change from run to run with the network.
+  static constexpr double bucket_mb_auto = 0;
   double bucket_mb = 25;
   std::string reduce_dtype = "";  // "" = the gradient's own
   friend bool operator==(const DataParallel&, const DataParallel&) = default;
@@ -107,7 +111,9 @@ struct PlanMesh {
 
 struct ParallelPlan {
   std::optional<PlanMesh> mesh;
-  std::string tensor_parallel_dim = "tp";
+  // The styles cut over these mesh dimensions together, in the order of the mesh. More than one: for grouped-query
+  // attention with fewer key-value heads than ranks (Style::share_kv_heads).
+  std::vector<std::string> tensor_parallel_dims = {"tp"};
   std::vector<PlanRule> rules;
   Uncovered uncovered = Uncovered::error;
   std::optional<DataParallel> data_parallel;

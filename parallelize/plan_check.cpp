@@ -12,6 +12,18 @@
 
 namespace dtensor {
 namespace detail {
+namespace {
+
+// Of a plan that states none: its one tensor-parallel dimension.
+PlanMesh mesh_of_all_ranks(const ParallelPlan& plan, std::int64_t world_size) {
+  const auto& dims = plan.tensor_parallel_dims;
+  if (dims.size() != 1)
+    throw PlanError({fmt::format("the plan cuts over mesh dimensions [{}] and has no \"mesh\" that tells their sizes: add one",
+                                 fmt::join(dims, ", "))});
+  return {dims, {world_size}};
+}
+
+}  // namespace
 
 std::optional<PlanMesh> mesh_on_world(const PlanMesh& mesh, std::int64_t world_size,
                                       std::vector<PlanFault>& faults) {
@@ -44,7 +56,7 @@ std::optional<PlanMesh> mesh_on_world(const PlanMesh& mesh, std::int64_t world_s
 }  // namespace detail
 
 PlanMesh mesh_of_plan(const ParallelPlan& plan, std::int64_t world_size) {
-  if (!plan.mesh) return {{plan.tensor_parallel_dim}, {world_size}};
+  if (!plan.mesh) return detail::mesh_of_all_ranks(plan, world_size);
   std::vector<PlanFault> faults;
   auto mesh = detail::mesh_on_world(*plan.mesh, world_size, faults);
   if (!faults.empty()) throw PlanError(detail::texts(faults));
@@ -67,7 +79,7 @@ std::vector<PlanFault> check_plan(const std::string& text, const ModuleDescripti
   } else {
     const bool told = std::any_of(faults.begin(), faults.end(),
                                   [](const PlanFault& fault) { return fault.kind == FaultKind::mesh; });
-    if (!told) mesh = PlanMesh{{read.plan.tensor_parallel_dim}, {world_size}};
+    if (!told) mesh = detail::mesh_of_all_ranks(read.plan, world_size);
   }
   // Without a mesh, sizes are not checked: an empty one has no tensor-parallel dimension.
   auto more = detail::lower(module, mesh.value_or(PlanMesh{}), read.plan, facts, read.broken).faults;

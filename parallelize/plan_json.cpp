@@ -168,7 +168,13 @@ void read_rules(const json& document, detail::ReadPlan& read) {
     const json wins = rules[i].value("override", json());
     rule.override_others = wins.is_boolean() && wins.get<bool>();
   }
-  read.plan.tensor_parallel_dim = section.value("dim", read.plan.tensor_parallel_dim);
+  if (section.contains("dim")) {
+    const json& dim = section.at("dim");
+    if (dim.is_array())
+      read.plan.tensor_parallel_dims = dim.get<std::vector<std::string>>();
+    else
+      read.plan.tensor_parallel_dims = {dim.get<std::string>()};
+  }
 }
 
 void read_mesh(const json& document, detail::ReadPlan& read) {
@@ -186,9 +192,11 @@ void read_mesh(const json& document, detail::ReadPlan& read) {
 void read_data_parallel(const json& document, detail::ReadPlan& read) {
   const json& section = document.at("data_parallel");
   const DataParallel unset;
+  const json size = section.value("bucket_mb", json(unset.bucket_mb));
+  const double bucket_mb = size.is_string() ? DataParallel::bucket_mb_auto : size.get<double>();
   read.plan.data_parallel =
       DataParallel{section.value("dim", unset.dim), section.value("mode", unset.mode),
-                   section.value("batch_dim", unset.batch_dim), section.value("bucket_mb", unset.bucket_mb),
+                   section.value("batch_dim", unset.batch_dim), bucket_mb,
                    section.value("reduce_dtype", unset.reduce_dtype)};
 }
 
@@ -295,11 +303,13 @@ std::string detail::plan_text(const ParallelPlan& plan, int indent) {
   document["version"] = 1;
   if (plan.mesh) document["mesh"] = {{"names", plan.mesh->names}, {"shape", plan.mesh->shape}};
   const ParallelPlan unset;
-  if (!plan.rules.empty() || plan.tensor_parallel_dim != unset.tensor_parallel_dim ||
+  if (!plan.rules.empty() || plan.tensor_parallel_dims != unset.tensor_parallel_dims ||
       plan.uncovered != unset.uncovered) {
     ordered_json list = ordered_json::array();
     for (const PlanRule& rule : plan.rules) list.push_back(written(rule));
-    document["tensor_parallel"] = {{"dim", plan.tensor_parallel_dim}, {"rules", std::move(list)}};
+    const auto& dims = plan.tensor_parallel_dims;
+    document["tensor_parallel"] = {{"dim", dims.size() == 1 ? ordered_json(dims[0]) : ordered_json(dims)},
+                                   {"rules", std::move(list)}};
     if (plan.uncovered != unset.uncovered) {
       document["tensor_parallel"]["uncovered"] = name_of(plan.uncovered, uncovered_names);
     }
@@ -310,6 +320,7 @@ std::string detail::plan_text(const ParallelPlan& plan, int indent) {
                                  {"batch_dim", parallel->batch_dim},
                                  {"bucket_mb", parallel->bucket_mb},
                                  {"reduce_dtype", parallel->reduce_dtype}};
+    if (parallel->bucket_mb == DataParallel::bucket_mb_auto) document["data_parallel"]["bucket_mb"] = "auto";
   }
   if (const auto& policy = plan.policy) {
     document["policy"] = {{"fallback", name_of(policy->fallback, fallback_names)},

@@ -41,7 +41,11 @@ inline constexpr char plan_schema[] = R"SCHEMA({
       "required": ["rules"],
       "additionalProperties": false,
       "properties": {
-        "dim": {"type": "string", "default": "tp", "x-accepts": "the name of a mesh dimension"},
+        "dim": {
+          "type": ["string", "array"], "default": "tp", "minItems": 1, "uniqueItems": true,
+          "items": {"type": "string", "x-accepts": "the name of a mesh dimension"},
+          "x-accepts": "the name of a mesh dimension, or a list of distinct ones"
+        },
         "rules": {
           "type": "array", "items": {"$ref": "#/definitions/rule"},
           "x-accepts": "a list of rules, such as [{\"match\": \"blocks.*.mlp.w1\", \"style\": \"colwise\"}]"
@@ -63,9 +67,9 @@ inline constexpr char plan_schema[] = R"SCHEMA({
           "x-accepts": "the batch dimension of the inputs, 0 or more"
         },
         "bucket_mb": {
-          "description": "Gradients are reduced together up to this many megabytes.",
-          "type": "number", "exclusiveMinimum": 0, "default": 25,
-          "x-accepts": "a positive number of megabytes"
+          "description": "Gradients are reduced together up to this many megabytes; auto: from latency and bandwidth, measured when the plan is applied.",
+          "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}], "default": 25,
+          "x-accepts": "a positive number of megabytes or \"auto\""
         },
         "reduce_dtype": {
           "description": "The dtype in which gradients are reduced; empty: their own.",

@@ -32,7 +32,7 @@ DeclaredTypes& declared_types() {
 struct PreparedModule {
   std::weak_ptr<torch::nn::Module> module;  // expired: another module may have its address by now
   c10::intrusive_ptr<detail::MeshState> mesh;
-  int mesh_dim = 0;
+  std::vector<int> mesh_dims;
   std::vector<PreparedPoint> points;
 };
 
@@ -61,7 +61,8 @@ at::Tensor brought(const at::Tensor& tensor, const PreparedModule& prepared, con
   for (const auto& point : prepared.points) {
     if (point.point != name) continue;
     Wish wish;
-    wish.input = wish.output = {{prepared.mesh_dim, point.desired}};
+    for (const int mesh_dim : prepared.mesh_dims) wish.input.push_back({mesh_dim, point.desired});
+    wish.output = wish.input;
     result = enter(result, prepared, point);
     // An input may have other consumers that want the same: they share the move.
     result =
@@ -81,9 +82,9 @@ struct PreparedChildImpl : torch::nn::Module {
   PreparedModule prepared;
 };
 
-PreparedModule prepared_module(torch::nn::Module& module, const DeviceMesh& mesh, int mesh_dim,
+PreparedModule prepared_module(torch::nn::Module& module, const DeviceMesh& mesh, const std::vector<int>& mesh_dims,
                                std::vector<PreparedPoint> points) {
-  return {module.shared_from_this(), mesh.state(), mesh_dim, std::move(points)};
+  return {module.shared_from_this(), mesh.state(), mesh_dims, std::move(points)};
 }
 
 }  // namespace
@@ -112,20 +113,20 @@ std::vector<std::string> declared_points(const torch::nn::Module& module) {
   return at == types.points.end() ? std::vector<std::string>{} : at->second;
 }
 
-void prepare_points(torch::nn::Module& module, const DeviceMesh& mesh, int mesh_dim,
+void prepare_points(torch::nn::Module& module, const DeviceMesh& mesh, const std::vector<int>& mesh_dims,
                     std::vector<PreparedPoint> points) {
   mesh.world().slot<PreparedModules>().by_module[&module] =
-      prepared_module(module, mesh, mesh_dim, std::move(points));
+      prepared_module(module, mesh, mesh_dims, std::move(points));
 }
 
 void prepare_child(torch::nn::Module& sequential, torch::nn::Module& child, const DeviceMesh& mesh,
-                   int mesh_dim, std::vector<PreparedPoint> points) {
+                   const std::vector<int>& mesh_dims, std::vector<PreparedPoint> points) {
   auto* container = sequential.as<torch::nn::SequentialImpl>();
   TORCH_INTERNAL_ASSERT(container != nullptr, "prepare_child of a module that is no Sequential");
   for (auto entry = container->begin(); entry != container->end(); ++entry) {
     if (entry->ptr().get() != &child) continue;
     *entry = torch::nn::AnyModule(std::make_shared<PreparedChildImpl>(
-        *entry, prepared_module(child, mesh, mesh_dim, std::move(points))));
+        *entry, prepared_module(child, mesh, mesh_dims, std::move(points))));
     return;
   }
 }

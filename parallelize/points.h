@@ -46,12 +46,12 @@ struct PreparedPoint {
 std::vector<std::string> declared_points(const torch::nn::Module& module);
 
 // From now on constrain acts at these points of `module`.
-void prepare_points(torch::nn::Module& module, const DeviceMesh& mesh, int mesh_dim,
+void prepare_points(torch::nn::Module& module, const DeviceMesh& mesh, const std::vector<int>& mesh_dims,
                     std::vector<PreparedPoint> points);
 // The same for a child of a Sequential: the Sequential calls it through a wrapper that constrains its argument and
 // result. Registered names do not change. The child takes and returns one tensor.
 void prepare_child(torch::nn::Module& sequential, torch::nn::Module& child, const DeviceMesh& mesh,
-                   int mesh_dim, std::vector<PreparedPoint> points);
+                   const std::vector<int>& mesh_dims, std::vector<PreparedPoint> points);
 // Undoes both for every module of the tree.
 void forget_points(torch::nn::Module& root, World& world);
 

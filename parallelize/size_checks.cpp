@@ -41,6 +41,14 @@ std::string nearest_ranks(std::int64_t ranks, std::int64_t heads) {
   return below == 0 ? ranks_text(above) : fmt::format("{} or {}", below, ranks_text(above));
 }
 
+// How many of the leading mesh dimensions divide `heads` together, and how many ranks those have.
+std::pair<std::size_t, std::int64_t> ranks_that_divide(const std::vector<std::int64_t>& sizes, std::int64_t heads) {
+  std::size_t count = 0;
+  std::int64_t ranks = 1;
+  while (count < sizes.size() && heads % (ranks * sizes[count]) == 0) ranks *= sizes[count++];
+  return {count, ranks};
+}
+
 class Checker {
  public:
   Checker(const SizeCheck& check, std::size_t rule, const DescribedModule& module, FaultCollector& faults)
@@ -59,14 +67,16 @@ class Checker {
       if (!check_parts(parts)) return false;
     }
     if (module_.kind == ModuleKind::linear) check_heads(parts);
-    if (!shares_kv_heads(check_, rule_, module_)) check_empty();
+    if (!shares_kv_heads()) check_empty();
     return true;
   }
 
  private:
+  bool shares_kv_heads() const { return dims_that_cut(check_, rule_, module_) < check_.tensor_parallel_sizes.size(); }
+
   void add(FaultKind kind, const std::string& asked, const std::string& nearest, const std::string& problem) {
     auto fault = faults_.about(kind, rule_, &module_, check_.description);
-    fault.mesh_dim = check_.plan.tensor_parallel_dim;
+    fault.mesh_dim = faults_.tensor_parallel_dims();
     fault.mesh_dim_size = check_.ranks;
     fault.asked = asked;
     fault.nearest = nearest;
@@ -74,6 +84,11 @@ class Checker {
   }
 
   bool check_parts(const std::vector<std::int64_t>& parts) {
+    if (check_.tensor_parallel_sizes.size() > 1) {
+      add(FaultKind::parts, to_string(style_.kind), "one mesh dimension in \"tensor_parallel\".\"dim\", or a Linear for each part",
+          "packed parts are cut over one mesh dimension, and the plan cuts over several");
+      return false;
+    }
     const auto sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
     const char* side = style_.kind == StyleKind::packed_colwise ? "output" : "input";
     if (sum != features_) {
@@ -101,7 +116,7 @@ class Checker {
     if (style_.share_kv_heads && kv_heads == 0)
       add(FaultKind::kv_heads, "share_kv_heads", "\"kv_heads\": how many the module has",
           "which heads ranks share depends on how many there are, and nothing says so");
-    if (kv_heads == 0 || shares_kv_heads(check_, rule_, module_)) return;
+    if (kv_heads == 0 || shares_kv_heads()) return;
     // A plain Linear holds the key or value heads alone; a packed one after the first part.
     check_heads_of(FaultKind::kv_heads, "key-value heads", kv_heads, parts.back());
   }
@@ -112,7 +127,7 @@ class Checker {
     if (heads % ranks != 0) {
       auto nearest = nearest_ranks(ranks, heads);
       if (kind == FaultKind::kv_heads && style_.kind == StyleKind::colwise)
-        nearest += fmt::format(", or \"share_kv_heads\": true: every rank then holds all {}", heads);
+        nearest += fmt::format(", or \"share_kv_heads\": true: every rank then holds {}", shared_heads(heads));
       add(kind, asked, nearest,
           fmt::format("{} {} do not divide by {} ranks, so some rank would hold part of a head. Choose a "
                       "tensor-parallel "
@@ -124,6 +139,12 @@ class Checker {
       add(kind, asked, fmt::format("{} heads", fewer),
           fmt::format("{} features do not divide by {} {}", features, heads, what));
     }
+  }
+
+  // "all 2", or "1 of them" where leading mesh dimensions divide them.
+  std::string shared_heads(std::int64_t heads) const {
+    const auto ranks = ranks_that_divide(check_.tensor_parallel_sizes, heads).second;
+    return ranks == 1 ? fmt::format("all {}", heads) : fmt::format("{} of them", heads / ranks);
   }
 
   void check_empty() {
@@ -148,11 +169,12 @@ class Checker {
 
 std::string ranks_text(std::int64_t ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
 
-bool shares_kv_heads(const SizeCheck& check, std::size_t rule, const DescribedModule& module) {
+std::size_t dims_that_cut(const SizeCheck& check, std::size_t rule, const DescribedModule& module) {
   const Style& style = check.plan.rules[rule].style;
-  if (!style.share_kv_heads || style.kind != StyleKind::colwise || module.kind != ModuleKind::linear) return false;
+  const auto all = check.tensor_parallel_sizes.size();
+  if (!style.share_kv_heads || style.kind != StyleKind::colwise || module.kind != ModuleKind::linear) return all;
   const auto kv_heads = kv_heads_of(style, check.facts, module);
-  return kv_heads != 0 && kv_heads % check.ranks != 0;
+  return kv_heads == 0 ? all : ranks_that_divide(check.tensor_parallel_sizes, kv_heads).first;
 }
 
 bool check_sizes(const SizeCheck& check, std::size_t rule, const DescribedModule& module,

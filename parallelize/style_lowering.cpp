@@ -5,8 +5,11 @@ namespace {
 
 using Wished = std::vector<WishedPlacement>;
 
-Wished on(int mesh_dim, const std::optional<Placement>& placement) {
-  return placement ? Wished{{mesh_dim, *placement}} : Wished{};
+Wished on(const std::vector<int>& mesh_dims, const std::optional<Placement>& placement) {
+  Wished wished;
+  if (placement)
+    for (const int mesh_dim : mesh_dims) wished.push_back({mesh_dim, *placement});
+  return wished;
 }
 
 WishFamily family_of(ModuleKind module) {
@@ -88,7 +91,7 @@ std::vector<std::int64_t> packed_parts(const Style& style, std::int64_t features
 }
 
 LoweredStyle lower_style(const Style& style, ModuleKind module, const std::vector<std::int64_t>& parts,
-                         int tp) {
+                         const std::vector<int>& tp) {
   const Wished input_whole = on(tp, Replicate());
   const auto output = [&](std::optional<Placement> standard) {
     return on(tp, style.output ? style.output : standard);

@@ -18,13 +18,13 @@ const char* suited_modules(StyleKind style);
 bool cuts(StyleKind style);
 
 struct LoweredStyle {
-  Placement weight, bias;  // on the tensor-parallel mesh dimension
+  Placement weight, bias;  // on each tensor-parallel mesh dimension
   std::optional<Wish> wish;
 };
 
-// Requires suits(). `parts`: of a packed weight (packed_parts); `tp`: the mesh dimension.
+// Requires suits(). `parts`: of a packed weight (packed_parts); `tp`: the mesh dimensions, all placed alike.
 LoweredStyle lower_style(const Style& style, ModuleKind module, const std::vector<std::int64_t>& parts,
-                         int tp);
+                         const std::vector<int>& tp);
 
 // The parts of a packed style on `features`: those stated, else two halves.
 std::vector<std::int64_t> packed_parts(const Style& style, std::int64_t features);

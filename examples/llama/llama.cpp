@@ -14,7 +14,7 @@ namespace {
 void train(const std::string& path) {
   World& world = init();
   const auto plan = ParallelPlan::from_file(path);  // Hugging Face's have no mesh: all ranks are tensor parallel then
-  const auto mesh = plan.mesh ? plan.make_mesh(world) : init_device_mesh(torch::kCPU, {-1}, {plan.tensor_parallel_dim});
+  const auto mesh = plan.mesh ? plan.make_mesh(world) : init_device_mesh(torch::kCPU, {-1}, plan.tensor_parallel_dims);
   torch::manual_seed(1);
   const llama::Options options;
   llama::Llama model(options);

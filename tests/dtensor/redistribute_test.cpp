@@ -193,6 +193,43 @@ TEST_CASE("redistribute: bytes and calls of the cheap paths") {
   });
 }
 
+TEST_CASE("redistribute: gathers and reduce-scatters of one tensor dimension along several mesh dimensions are one") {
+  run_ranks(8, [](int) {
+    const auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"pp", "dp", "tp"});
+    for (const std::int64_t size : {8, 7, 3, 1})  // even, uneven, empty shards
+      for (const std::int64_t dim : {0, 1}) {
+        const auto full = dim == 0 ? values({size, 6}) : values({6, size});
+        const auto cut = Shard(dim);
+        const std::vector<std::tuple<Placements, Placements, std::string>> gathers = {
+            {{cut, cut, Replicate()}, {Replicate(), Replicate(), Replicate()}, "pp,dp"},
+            {{cut, cut, cut}, {Replicate(), Replicate(), Replicate()}, "pp,dp,tp"},
+            {{cut, Replicate(), cut}, {Replicate(), Replicate(), Replicate()}, "pp,tp"},
+            {{cut, cut, cut}, {cut, Replicate(), Replicate()}, "dp,tp"}};
+        for (const auto& [from, to, group] : gathers) {
+          const auto x = place(full, mesh, from);
+          const CollectiveCounter counter;
+          const auto y = x.redistribute(to);
+          check(counter.total() == 1 && counter.count(Collective::all_gather, group) == 1, to_string(from) + ": " + counter.to_string());
+          check_close(y, full, to_string(from) + fmt::format(" of {}", size));
+          const auto pending = place(full, mesh, from);
+          Placements partial = from;
+          for (std::size_t i = 0; i < partial.size(); ++i)
+            if (from[i] != to[i]) partial[i] = Partial();
+          const auto z = pending.redistribute(to).redistribute(partial);
+          const CollectiveCounter scatter;
+          check_close(z.redistribute(from), full, "scattered " + to_string(from) + fmt::format(" of {}", size));
+          check(scatter.count(Collective::reduce_scatter, group) == 1, to_string(partial) + ": " + scatter.to_string());
+        }
+      }
+    // Not where the cuts are in another order.
+    const auto full = values({8, 6});
+    const auto x = place(full, mesh, {Replicate(), Shard(0), Shard(1)});
+    const CollectiveCounter counter;
+    check_close(x.redistribute({Replicate(), Replicate(), Replicate()}), full, "two tensor dimensions");
+    check(counter.count(Collective::all_gather) == 2, "two tensor dimensions, one after the other: " + counter.to_string());
+  });
+}
+
 TEST_CASE("redistribute: all-reduces by one operator along several mesh dimensions are one") {
   run_ranks(8, [](int) {
     const auto mesh = init_device_mesh(at::kCPU, {2, 2, 2}, {"pp", "dp", "tp"});

@@ -248,7 +248,7 @@ TEST_CASE(
     CHECK_NOTHROW(run_ranks(plan.world(), [&](int rank) {
       const auto read_plan = ParallelPlan::from_json(plan.plan_of_rank(rank));
       const auto mesh = read_plan.mesh ? make_mesh(read_plan, World::current())
-                                       : line(plan.world(), read_plan.tensor_parallel_dim);
+                                       : line(plan.world(), read_plan.tensor_parallel_dims[0]);
       const auto module = build(plan.model());
       const auto facts = plan.facts();
       const CollectiveCounter counter;

@@ -4,6 +4,7 @@
 
 #include <parallelize/all.h>
 
+#include <c10/util/accumulate.h>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
@@ -71,15 +72,21 @@ std::string describe_tally(const Tally& tally) {
   return text;
 }
 
-Tally count_step(ModelOptions options, std::int64_t layers, int tp, bool sequence_parallel, bool loss_parallel) {
+// `shape`: of the tensor-parallel mesh dimensions.
+Tally count_step(ModelOptions options, std::int64_t layers, const std::vector<std::int64_t>& shape, bool sequence_parallel,
+                 bool loss_parallel) {
   options.layers = layers;
   Tally first;
-  run_ranks(tp, [&](int rank) {
-    const auto mesh = line(tp);
+  run_ranks(static_cast<int>(c10::multiply_integers(shape)), [&](int rank) {
+    const auto names = shape.size() == 1 ? std::vector<std::string>{"tp"} : std::vector<std::string>{"heads", "group"};
+    const auto mesh = init_device_mesh(at::kCPU, shape, names);
     LanguageModel model(options);
-    parallelize_module(*model, mesh, plan_of(options, sequence_parallel, loss_parallel));
+    auto plan = plan_of(options, sequence_parallel, loss_parallel);
+    plan.tensor_parallel_dims = names;
+    parallelize_module(*model, mesh, plan);
+    const Placements whole(shape.size(), Replicate());
     auto batch = token_batch(batch_size, options.sequence, options.vocabulary);
-    batch = {place(batch.inputs, mesh, {Replicate()}), place(batch.targets, mesh, {Replicate()})};
+    batch = {place(batch.inputs, mesh, whole), place(batch.targets, mesh, whole)};
     loss_of(model, batch).backward();  // the first step also compares plain tensors
     for (auto& p : model->parameters()) p.mutable_grad() = at::Tensor();
     Tally mine;
@@ -92,6 +99,17 @@ Tally count_step(ModelOptions options, std::int64_t layers, int tp, bool sequenc
     if (rank == 0) first = mine;
   });
   return first;
+}
+
+// What one block adds to a step.
+Tally count_block(const ModelOptions& options, const std::vector<std::int64_t>& shape, bool sequence_parallel, bool loss_parallel) {
+  Tally block = count_step(options, 2, shape, sequence_parallel, loss_parallel);
+  for (const auto& [name, traffic] : count_step(options, 1, shape, sequence_parallel, loss_parallel)) {
+    block[name].calls -= traffic.calls;
+    block[name].bytes -= traffic.bytes;
+  }
+  std::erase_if(block, [](const auto& entry) { return entry.second == Traffic{}; });
+  return block;
 }
 
 }  // namespace
@@ -178,17 +196,49 @@ TEST_CASE("fewer key-value heads than ranks: every rank holds all of them and us
   }
 }
 
+TEST_CASE("fewer key-value heads than ranks: over two mesh dimensions, groups of ranks hold the same ones") {
+  auto options = options_of(true, false, false);
+  struct Ways {
+    std::vector<std::int64_t> shape;  // data x heads x ranks of a group
+    std::int64_t kv_heads;
+  };
+  for (const Ways& ways : {Ways{{1, 2, 2}, 2}, Ways{{1, 2, 3}, 2}, Ways{{1, 2, 2}, 4}, Ways{{1, 2, 2}, 1}, Ways{{2, 2, 2}, 2}}) {
+    options.kv_heads = ways.kv_heads;
+    LanguageModel plain(options);
+    const auto expected = train(plain, options, [](const at::Tensor& tokens) { return tokens; });
+    for (const bool sequence_parallel : {false, true}) {
+      INFO(ways.kv_heads << " key-value heads on " << ways.shape[0] << " x " << ways.shape[1] << " x " << ways.shape[2]
+                         << ", sequence parallel " << sequence_parallel);
+      const auto run = [&] {
+        run_ranks(static_cast<int>(ways.shape[0] * ways.shape[1] * ways.shape[2]), [&](int) {
+          const auto mesh = init_device_mesh(at::kCPU, ways.shape, {"dp", "heads", "group"});
+          auto plan = plan_of(options, sequence_parallel, true);
+          plan.tensor_parallel_dims = {"heads", "group"};
+          plan.data_parallel = DataParallel{};
+          LanguageModel model(options);
+          parallelize_module(*model, mesh, plan);
+          const auto& attention = *model->blocks[0]->as<TransformerBlock>()->attn;
+          const auto cut_if = [](bool cut) { return cut ? Placement(Shard(0)) : Placement(Replicate()); };
+          check_placed(attention.wq->weight, {Replicate(), Shard(0), Shard(0)}, "query weights");
+          check_placed(attention.wk->weight, {Replicate(), cut_if(ways.kv_heads % 2 == 0), cut_if(ways.kv_heads % 4 == 0)},
+                       "key weights");
+          const Placements batch{Shard(0), Replicate(), Replicate()};
+          const auto got = train(model, options, [&](const at::Tensor& t) { return place(t, mesh, batch); });
+          for (const auto& [name, value] : expected.parameters)
+            check((got.parameters.at(name) - value).abs().max().item<double>() <= 1e-9, name);
+        });
+      };
+      CHECK_NOTHROW(run());
+    }
+  }
+}
+
 TEST_CASE("collectives of a block equal the formulas") {
   const bool llama = GENERATE(false, true), packed = GENERATE(false, true);
   const bool sequence_parallel = GENERATE(false, true), loss_parallel = GENERATE(false, true);
   const int tp = GENERATE(1, 2, 3, 4);
   const auto options = options_of(llama, packed, false);
-  Tally block = count_step(options, 2, tp, sequence_parallel, loss_parallel);
-  for (const auto& [name, traffic] : count_step(options, 1, tp, sequence_parallel, loss_parallel)) {
-    block[name].calls -= traffic.calls;
-    block[name].bytes -= traffic.bytes;
-  }
-  std::erase_if(block, [](const auto& entry) { return entry.second == Traffic{}; });
+  const auto block = count_block(options, {tp}, sequence_parallel, loss_parallel);
 
   const std::int64_t bytes = batch_size * options.sequence * options.hidden * 8;  // of an activation
   Tally expected;
@@ -203,4 +253,20 @@ TEST_CASE("collectives of a block equal the formulas") {
   }
   INFO("tp " << tp << "\n" << describe_tally(block));
   CHECK((block == expected));
+}
+
+TEST_CASE("over two mesh dimensions the collectives of a block are as many") {
+  const bool sequence_parallel = GENERATE(false, true);
+  auto options = options_of(true, false, false);
+  options.kv_heads = 2;
+  const auto one = count_block(options, {4}, sequence_parallel, true);
+  auto two = count_block(options, {2, 2}, sequence_parallel, true);
+  // Of gradients of key and value weights, half as much is pending: the heads of one group.
+  const auto kv_bytes = 2 * options.hidden / options.heads * options.kv_heads * options.hidden * 8;
+  const auto norm_bytes = sequence_parallel ? 2 * options.hidden * 8 : 0;
+  INFO("one\n" << describe_tally(one) << "two\n" << describe_tally(two));
+  CHECK((one.at("gradient all_reduce") == Traffic{0, kv_bytes + norm_bytes}));
+  CHECK((two.at("gradient all_reduce") == Traffic{0, kv_bytes / 2 + norm_bytes}));
+  two["gradient all_reduce"] = one.at("gradient all_reduce");
+  CHECK((one == two));
 }

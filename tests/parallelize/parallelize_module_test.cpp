@@ -222,7 +222,7 @@ TEST_CASE("bad plans are refused by name, on all ranks, before anything happens"
   refused(2, bad, {"\"up\"", "matched by rule 1", "rule 3", "each module takes one"});
 
   bad = plan();
-  bad.tensor_parallel_dim = "model";
+  bad.tensor_parallel_dims = {"model"};
   refused(2, bad, {"\"model\"", "(tp=2)"});
 
   bad = plan();

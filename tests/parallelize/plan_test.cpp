@@ -124,7 +124,7 @@ TEST_CASE("a plan reads from JSON") {
     "policy": {"plain_tensors": "replicate_checked", "fallback": "error"}})j");
   ParallelPlan expected;
   expected.mesh = PlanMesh{{"dp", "model"}, {2, -1}};
-  expected.tensor_parallel_dim = "model";
+  expected.tensor_parallel_dims = {"model"};
   expected.rules = {{"blocks.*.attn.{wq,wk,wv}", ColwiseParallel(Shard(1))},
                     {"blocks.*.attn.wo", RowwiseParallel({}, Shard(1))},
                     {"blocks.*.n1", SequenceParallel(0)},
@@ -252,6 +252,12 @@ TEST_CASE("the plans in the documentation are valid") {
     INFO(name);
     CHECK(page.find("\"style\": \"" + name + "\"") != std::string::npos);
   }
+}
+
+TEST_CASE("bucket_mb auto in JSON and back") {
+  const auto plan = ParallelPlan::from_json(R"j({"version": 1, "data_parallel": {"bucket_mb": "auto"}})j");
+  CHECK(plan.data_parallel->bucket_mb == DataParallel::bucket_mb_auto);
+  CHECK(ParallelPlan::from_json(plan.to_json()) == plan);
 }
 
 TEST_CASE("the schema in the documentation is the one in use") {
